@@ -19,6 +19,7 @@ from mmoe.ops import (
     RoutePlan,
     dense_combine,
     dense_mm,
+    exchange_reference,
     extension_status,
     gated_combine,
     gathered_mm,
@@ -28,9 +29,8 @@ from mmoe.ops import (
     target_attention,
 )
 from mmoe.ops.dispatch import permute
-from mmoe.ops.exchange import exchange_reference
 from mmoe.ops.gating import topk_gate
-from mmoe.ops.jagged_sum import jagged_sum, sample_of_rows
+from mmoe.ops.row_sums import jagged_sum, sample_of_rows
 from mmoe.parallel.experts.links import Links, Sizes, WayBack
 
 # DIN's attention unit beside the ways to write it in plain PyTorch, for `bench_ops`

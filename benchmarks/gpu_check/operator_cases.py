@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.bench_ops import given_arguments as exchange_arguments
+from mmoe.ops import exchange_reference
 from mmoe.ops._library import reference_of
-from mmoe.ops.exchange import exchange_reference
-from mmoe.ops.repeat_rows import Owners
+from mmoe.ops.row_sums import Owners
 
 Call = tuple[str, tuple[Any, ...]]
 FP32, BF16, FP64 = torch.float32, torch.bfloat16, torch.float64

@@ -15,7 +15,7 @@ from benchmarks.racing.harness import Clock
 from mmoe.config import RunConfig, config_from_dict
 from mmoe.datasets.recipes import load_recipe
 from mmoe.mixture import GateOutput, MLPExperts, MultiGateMixture, SoftmaxGate, TopKGate
-from mmoe.mixture.gates.logits import GateLogits
+from mmoe.mixture.gates.learned import GateLogits
 from mmoe.models.build import build_ranker
 from mmoe.ops.gating import topk_gate
 from mmoe.parallel.launch.process_group import ensure_process_group

@@ -101,7 +101,7 @@ LOGGED = (
 # Whose a collective is, by the module that called it; the first that fits
 OWNERS = {
     "mmoe.parallel.experts.wire": "rows of experts",
-    "mmoe.parallel.gradient_sum": "sums of gradients",
+    "mmoe.parallel.sums": "sums of gradients",
     "mmoe.embeddings": "rows of tables",
     "torchrec": "rows of tables",
     "mmoe.train": "losses and counts",

@@ -18,8 +18,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mmoe.checkpoint.folder import CheckpointFolder, file_name
-from mmoe.parallel import from_all, rank, world_size
-from mmoe.parallel.sharded_tensors import TensorMap, local_shards
+from mmoe.parallel import from_all, local_shards, rank, world_size
+from mmoe.parallel.sharded_tensors import TensorMap
 from mmoe.run.atomic_files import flush
 from mmoe.run.folder_claim import STEP_FILE, remove_files
 

@@ -116,7 +116,7 @@ def resumes(out: Path | None, resume: bool, what: str, *, changed_data: bool = F
         return resume
     if out is None:
         raise ValueError(f"torchrun --max-restarts needs --out: the {what} that restarts continue")
-    from mmoe.parallel.launch.restarts import begun_before
+    from mmoe.parallel.launch.run_as_rank import begun_before
 
     # Ranks that torchrun starts again go on where the last checkpoint is
     return begun_before(out) or resume

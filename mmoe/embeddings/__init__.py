@@ -19,8 +19,7 @@ from mmoe.embeddings.quantized.backend import (
 )
 from mmoe.embeddings.sharded.plan_table import plan_table
 from mmoe.embeddings.step_phases import StepIds, StepPhases
-from mmoe.parallel import Shard
-from mmoe.parallel.sharded_tensors import Sharded, local_shards
+from mmoe.parallel import Shard, Sharded, local_shards
 
 __all__ = [
     "EmbeddingBackend",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from mmoe.embeddings.step_phases import StepPhases, StepT
-from mmoe.parallel.sharded_tensors import Sharded
+from mmoe.parallel import Sharded
 
 if TYPE_CHECKING:
     from mmoe.embeddings.sharded.ids_ahead import IdsAhead

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from mmoe.parallel import Shard
-from mmoe.parallel.sharded_tensors import Sharded, local_shards
+from mmoe.parallel import Shard, Sharded, local_shards
 
 # Numbers drawn at a time (16 MiB): a table is never held whole beside its shards
 _DRAWN = 2**22

@@ -14,11 +14,9 @@ from mmoe.config import RunConfig
 from mmoe.datasets import BatchSource
 from mmoe.explain.measures import Changes, TaskJudge, Verdict, worst
 from mmoe.explain.passes import ExpertPlace, Predicted, gate_of_task, places_of, predict_without
-from mmoe.mixture import GateTraits, MultiGateMixture
-from mmoe.mixture.inputs import Inputs
+from mmoe.mixture import GateTraits, Inputs, MultiGateMixture, traits_of
 from mmoe.mixture.leave_out import can_refill
 from mmoe.mixture.pytrees import cast_for_autocast
-from mmoe.mixture.traits import traits_of
 from mmoe.models import Ranker
 from mmoe.predictor import Predictor
 from mmoe.run import Reporter

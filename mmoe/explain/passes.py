@@ -13,8 +13,7 @@ from mmoe.config import RunConfig, prediction_columns
 from mmoe.datasets import BatchSource, EncodedData, EncodedLabels
 from mmoe.datasets.rows.encoded import join_labels
 from mmoe.datasets.rows.prefetch import in_order
-from mmoe.mixture import MixtureOutput, Unmixed
-from mmoe.mixture.inputs import Inputs
+from mmoe.mixture import Inputs, MixtureOutput, Unmixed
 from mmoe.mixture.leave_out import LeftOutBlock, mixes_without
 from mmoe.models import GateRecord, MixtureNetwork, Ranker
 from mmoe.predictor import Predictor

@@ -16,9 +16,8 @@ from mmoe.config import DeviceKind, ModelConfig, RunConfig
 from mmoe.datasets import FeatureEncoder, Splits, load_splits
 from mmoe.datasets.rows.frames import TableLike, holds_rows
 from mmoe.explain.passes import ExpertPlace, check_explainable, places_of
-from mmoe.mixture import GateTraits
+from mmoe.mixture import GateTraits, traits_of
 from mmoe.mixture.moves import TensorSource
-from mmoe.mixture.traits import traits_of
 from mmoe.models import MixtureNetwork
 from mmoe.parallel import training_group
 from mmoe.run import Reporter, RunDirectory, SilentReporter, write_json

@@ -3,11 +3,13 @@
 Works on plain tensors and needs nothing of the rest of the library but `mmoe.ops`.
 """
 
+from mmoe.mixture.batch_invariant import stable_linear, stable_sigmoid
+from mmoe.mixture.capacity import Capacity
+from mmoe.mixture.dispatcher import Compute, Dispatcher, DispatchPlan, LocalDispatcher
 from mmoe.mixture.execution import Execution, Work, choose_execution
 from mmoe.mixture.experts.contract import Pool
 from mmoe.mixture.experts.mixed import MixedExperts
-from mmoe.mixture.experts.mlp import MLP
-from mmoe.mixture.experts.mlp_experts import MLPExperts, mlp_experts
+from mmoe.mixture.experts.mlp import MLP, MLPExperts, mlp_experts
 from mmoe.mixture.experts.pool import ExpertPool
 from mmoe.mixture.experts.sliced import cut_into_slices, join_slices
 from mmoe.mixture.gates import (
@@ -27,17 +29,18 @@ from mmoe.mixture.gates import (
     TopKGate,
     update_biases,
 )
+from mmoe.mixture.inputs import Inputs
 from mmoe.mixture.moe import MoE, MoEOutput
 from mmoe.mixture.moves import LoadReport, load_experts
 from mmoe.mixture.multi_gate import MixtureOutput, MultiGateMixture, Unmixed
-from mmoe.mixture.routing.capacity import Capacity
-from mmoe.mixture.routing.dispatcher import Dispatcher, DispatchPlan, LocalDispatcher
+from mmoe.mixture.pytrees import Tree
 from mmoe.mixture.statistics import MixtureStatistics
-from mmoe.mixture.traits import DispatcherTraits, GateTraits, PoolTraits
+from mmoe.mixture.traits import DispatcherTraits, GateTraits, PoolTraits, traits_of
 
 __all__ = [
     "MLP",
     "Capacity",
+    "Compute",
     "CosineGate",
     "DSelectKGate",
     "DispatchPlan",
@@ -51,6 +54,7 @@ __all__ = [
     "GateOptions",
     "GateOutput",
     "GateTraits",
+    "Inputs",
     "LoadReport",
     "LocalDispatcher",
     "MLPExperts",
@@ -69,6 +73,7 @@ __all__ = [
     "StaticGate",
     "SwitchGate",
     "TopKGate",
+    "Tree",
     "Unmixed",
     "Work",
     "choose_execution",
@@ -76,5 +81,8 @@ __all__ = [
     "join_slices",
     "load_experts",
     "mlp_experts",
+    "stable_linear",
+    "stable_sigmoid",
+    "traits_of",
     "update_biases",
 ]

@@ -141,7 +141,7 @@ def axes_of(module: nn.Module, names: Names, first: str | None = None) -> dict[s
             found[f"{part.child}.{name}"] = TensorAxes(axes.dims, path, axes.said or speaks)
     tensors: dict[str, Tensor] = module.state_dict()
     for name, tensor in tensors.items():
-        if name not in found:
+        if name not in found:  # a module inside that says it itself goes before
             default = {0: first} if first is not None and tensor.dim() else {}
             kinds = (said or {}).get(name, default)
             dims = {dim: (kind, _along(tensor, dim, kind, names)) for dim, kind in kinds.items()}

@@ -9,6 +9,7 @@ bits of a moved row in 50 to 58, `F.gelu` in 1 (torch 2.13, float32), and of 100
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,13 +46,7 @@ def stable_sigmoid(x: Tensor) -> Tensor:
 
 
 def activate(x: Tensor, activation: str, *, training: bool) -> Tensor:
-    """Applies ReLU, exact GELU or SiLU: torch's in training, else `stable_activation`.
-
-    Example:
-        >>> import torch
-        >>> activate(torch.tensor([-1.0, 1.0]), "relu", training=True)
-        tensor([0., 1.])
-    """
+    """Applies ReLU, exact GELU or SiLU: torch's in training, else `stable_activation`."""
     return _TORCHS[activation](x) if training else stable_activation(x, activation)
 
 
@@ -126,13 +121,7 @@ def apply_linear(layer: nn.Linear, x: Tensor) -> Tensor:
 
 
 def padded_linear(x: Tensor, weight_HD: Tensor, bias_H: Tensor | None = None) -> Tensor:
-    """Computes `x Wᵀ + b` by torch, narrow fp32 columns padded with zeros.
-
-    Example:
-        >>> import torch
-        >>> padded_linear(torch.ones(3, 2), torch.ones(4, 2)).shape
-        torch.Size([3, 4])
-    """
+    """Computes `x Wᵀ + b` by torch, narrow fp32 columns padded with zeros."""
     width = weight_HD.shape[0]
     if width >= _STABLE_WIDTH or weight_HD.dtype != torch.float32:
         return F.linear(x, weight_HD, bias_H)
@@ -213,22 +202,14 @@ def _selu(input: Tensor) -> Tensor:
     return (scale * _elu(_wide(input), alpha)).to(input.dtype)
 
 
-def _silu(input: Tensor) -> Tensor:
-    return stable_activation(input, "silu")
-
-
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return stable_linear(input, weight, bias)
-
-
-def _sigmoid(input: Tensor) -> Tensor:
-    return stable_sigmoid(input)
 
 
 _FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.linear: _linear,
     F.gelu: _gelu,
-    F.silu: _silu,
+    F.silu: partial(stable_activation, activation="silu"),
     F.mish: _mish,
     F.elu: _elu,
     F.celu: _celu,
@@ -236,9 +217,9 @@ _FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.softplus: _softplus,
     torch.celu: _celu,
     torch.selu: _selu,
-    torch.sigmoid: _sigmoid,
-    torch.special.expit: _sigmoid,
-    Tensor.sigmoid: _sigmoid,
+    torch.sigmoid: stable_sigmoid,
+    torch.special.expit: stable_sigmoid,
+    Tensor.sigmoid: stable_sigmoid,
 }
 
 

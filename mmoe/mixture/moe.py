@@ -6,13 +6,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from mmoe.mixture.capacity import Capacity
 from mmoe.mixture.checks import as_pool
 from mmoe.mixture.execution import Execution
 from mmoe.mixture.experts.contract import Pool
 from mmoe.mixture.gates import TopKGate
 from mmoe.mixture.multi_gate import MultiGateMixture
 from mmoe.mixture.pytrees import Tree, map_leaves
-from mmoe.mixture.routing.capacity import Capacity
 from mmoe.mixture.statistics import MixtureStatistics
 
 

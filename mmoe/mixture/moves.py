@@ -98,6 +98,7 @@ def moved(own: Tensor, old: Tensor, source: TensorSource, new_input: float = 0.0
         old = torch.cat([old, old.mean(dim, keepdim=True)], dim)
         places[dim] = np.where(places[dim] == NEW, count, places[dim])
     kept = {dim: np.flatnonzero(place != NEW) for dim, place in places.items()}
+    # Copied: it is written to, and `own` is the caller's
     result = own.detach().to(old.device, copy=True)
     if source.input_dim is not None:
         result[_mesh({**kept, source.input_dim: np.arange(own.shape[source.input_dim])})] = (
@@ -128,7 +129,7 @@ def moved_moments(
     """
     result = {}
     for key, old in moments.items():
-        if old.dim() == 0:
+        if old.dim() == 0:  # a count of steps, which all entries share
             result[key] = old.clone()
             continue
         fill = float(old.mean()) if key in _SECOND_MOMENTS else 0.0

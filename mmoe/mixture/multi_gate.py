@@ -5,12 +5,13 @@ width, S input sources, R routed pairs (distinct sample and expert).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.axes import Names, Part
+from mmoe.mixture.capacity import Capacity, drop_over_capacity
 from mmoe.mixture.checks import (
     as_pool,
     check_capacity,
@@ -18,6 +19,15 @@ from mmoe.mixture.checks import (
     check_gate,
     check_source,
     check_visibility,
+    known_width,
+)
+from mmoe.mixture.dispatcher import (
+    Dispatcher,
+    DispatchPlan,
+    LocalDispatcher,
+    padded_routes,
+    plan_routes,
+    source_places,
 )
 from mmoe.mixture.execution import Execution, make_policy
 from mmoe.mixture.experts.contract import Pool, PoolCompute, Record
@@ -32,19 +42,8 @@ from mmoe.mixture.pytrees import (
     mix_dense,
     split_rows,
 )
-from mmoe.mixture.routing.capacity import Capacity, drop_over_capacity
-from mmoe.mixture.routing.dispatcher import (
-    Dispatcher,
-    DispatchPlan,
-    LocalDispatcher,
-    OverlappingDispatcher,
-    padded_routes,
-    plan_routes,
-    source_places,
-)
 from mmoe.mixture.statistics import MixtureStatistics, dead_share, measure
 from mmoe.mixture.traits import DispatcherTraits, GateTraits, SharedWork, traits_of
-from mmoe.mixture.width import known_width
 from mmoe.ops import FLOAT_DTYPES, RoutePlan, dense_combine
 from mmoe.ops._checks import for_autocast
 
@@ -72,6 +71,7 @@ class Unmixed(NamedTuple):
             >>> import torch
             >>> Unmixed.of([(torch.ones(3, 8), torch.ones(3))], torch.ones(3, 4, 1))
         """
+        # Trees, wider tensors and other types are mixed leaf by leaf (`mix_dense`)
         rows = [each for each in y if isinstance(each, Tensor) and each.dim() == 2]
         if len(rows) != len(y) or not {each.dtype for each in rows} <= set(FLOAT_DTYPES):
             return None
@@ -224,6 +224,7 @@ class MultiGateMixture(nn.Module):
             execution,
             pool,
             picks,
+            # On the host once: the policy looks at it in calls, where a GPU would be waited for
             visibility_GE.tolist(),
             input_dim=input_dim,
             dispatcher=placed,
@@ -280,16 +281,15 @@ class MultiGateMixture(nn.Module):
             kept, dropped, limit = self._within(self.capacity, decision)
 
         # Experts compute all rows, those picked, or as many as the capacity; their mixes for gates
-        recorded = self._records() if return_statistics else {}
-        parts = None
-        if rows is not None and rows.shares:
-            parts, sources = rows, ()
-        read = [for_autocast(x) if isinstance(x, Tensor) else cast_for_autocast(x) for x in sources]
+        wanted_units = return_statistics and self.policy.pool.has_dead_units
+        record: Record | None = [] if wanted_units else None
+        parts, whole = (rows, ()) if rows is not None and rows.shares else (None, sources)
+        read = [for_autocast(x) if isinstance(x, Tensor) else cast_for_autocast(x) for x in whole]
         execution, routes = self._choose(read, parts, kept, limit)
         if execution == "dense":
-            out_BGO, unmixed, dead_E = self._dense(read, parts, kept, mix, **recorded)
+            out_BGO, unmixed, dead_E = self._dense(read, parts, kept, mix, record)
         else:
-            out_BGO, dead_E = self._sparse(read, parts, kept, execution, routes, limit, **recorded)
+            out_BGO, dead_E = self._sparse(read, parts, kept, execution, routes, limit, record)
             unmixed = None
 
         together = self.policy.most_pairs is not None and return_gates
@@ -322,6 +322,7 @@ class MultiGateMixture(nn.Module):
                 "in as [rows, sources, width] or as a list of [rows, width]"
             )
         device, rows = self.visibility_GE.device, None
+        # The first source speaks for the rows: which gates they ask, of which domain they are
         if isinstance(sources[0], Inputs):
             rows = sources[0]
             if rows.shares and self.num_sources == 1:
@@ -356,15 +357,12 @@ class MultiGateMixture(nn.Module):
 
     def _within(self, capacity: Capacity, decision: GateOutput) -> tuple[GateOutput, Tensor, int]:
         """Applies capacities; returns the routes, the share dropped and an expert's most rows."""
+        # Dense weights too, as picks of all that is seen: what a capacity drops are picks
         experts_BGK, weights_BGK = decision.as_picks(self.visible_GV)
         k, most = self.policy.k, self.policy.most_pairs
         room = drop_over_capacity(capacity, experts_BGK, weights_BGK, self.num_experts, k, most)
         kept = decision._replace(weights=weights_BGK, experts=room.experts_BGK)
         return kept, room.dropped, room.limit
-
-    def _records(self) -> dict[str, Record]:
-        """Returns the record that a pool with dead units adds its units' outputs to."""
-        return {"record": []} if self.policy.pool.has_dead_units else {}
 
     def _choose(
         self, sources: Sequence[Tree], parts: Inputs | None, kept: GateOutput, limit: int | None
@@ -394,7 +392,7 @@ class MultiGateMixture(nn.Module):
         parts: Inputs | None,
         kept: GateOutput,
         mix: bool,
-        record: Record | None = None,
+        record: Record | None,
     ) -> tuple[Tree, Unmixed | None, Tensor | None]:
         """Runs every expert on all rows, and reads each output once for all gates."""
         read = self.expert_source
@@ -424,7 +422,7 @@ class MultiGateMixture(nn.Module):
         execution: Literal["grouped", "padded"],
         routes: RoutePlan | None,
         limit: int | None,
-        record: Record | None = None,
+        record: Record | None,
     ) -> tuple[Tree, Tensor | None]:
         """Runs each expert on the rows that some gate picked it for."""
         shared_BGO, most = None, self.policy.most_pairs
@@ -447,6 +445,7 @@ class MultiGateMixture(nn.Module):
             expert_source=self.expert_source,
             source_E=self.source_E,
             routes=routes,
+            # At the first call ranks agree on it, where modules of somebody's may not say it
             output_dim=self.output_dim if self.width_agreed else known_width(self, sources),
             most_pairs=most,
         )
@@ -479,7 +478,7 @@ class MultiGateMixture(nn.Module):
         else:
             compute = PoolCompute(self.experts, record)
             if self.policy.overlaps:
-                return cast(OverlappingDispatcher, dispatcher).run(sources, plan, compute), None
+                return cast(Any, dispatcher).run(sources, plan, compute), None
             rows, offsets_E1, handle = dispatcher.dispatch(sources, plan)
             y = compute(rows, offsets_E1)
         out_BGO = dispatcher.combine(y, handle)
@@ -515,13 +514,7 @@ class MultiGateMixture(nn.Module):
 
 
 def mixtures_in(network: nn.Module) -> Iterator[tuple[str, MultiGateMixture]]:
-    """Yields all mixtures of a network, with their names.
-
-    Example:
-        >>> from mmoe.mixture import MoE, mlp_experts
-        >>> [name for name, _ in mixtures_in(MoE(4, mlp_experts(2, 4, [4])))]
-        ['mixture']
-    """
+    """Yields all mixtures of a network, with their names."""
     for name, module in network.named_modules():
         if isinstance(module, MultiGateMixture):
             yield name, module

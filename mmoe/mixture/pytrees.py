@@ -15,8 +15,6 @@ from mmoe.ops._checks import for_autocast
 # A tensor, or tuples, lists and dicts of tensors to any depth, with the same leading dimension.
 Tree = Any
 
-_OPERATOR_DTYPES = (torch.float32, torch.bfloat16, torch.float64)
-
 
 def map_leaves(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     """Applies a function to every leaf; returns the same structure."""
@@ -71,7 +69,7 @@ def gather_rows(tree: Tree, plan: ops.RoutePlan) -> Tree:
     """Gathers the rows of a plan from every leaf; zeros where the plan has row −1."""
 
     def gather(leaf: Tensor) -> Tensor:
-        if leaf.dtype not in _OPERATOR_DTYPES:
+        if leaf.dtype not in ops.FLOAT_DTYPES:
             # Numbers that carry no gradient (ids, masks), and what the operators do not know.
             rows = leaf.index_select(0, plan.rows_P.clamp(min=0))
             missing = (plan.rows_P < 0).view(-1, *[1] * (leaf.dim() - 1))

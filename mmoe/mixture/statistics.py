@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mmoe.mixture.experts.mlp_experts import Record
+from mmoe.mixture.experts.mlp import Record
+from mmoe.mixture.experts.norm import segment_sum
 from mmoe.mixture.gates import GateOutput
-from mmoe.mixture.routing.segments import segment_sum
 
 
 class MixtureStatistics(NamedTuple):
@@ -56,7 +56,7 @@ def measure(
     weights_BGE = decision.as_weights(visibility_GE.shape[1])
     # Weights of sigmoid gates need not add up to 1; entropy is one of shares
     weights_BGE = weights_BGE / weights_BGE.sum(-1, keepdim=True).clamp(min=1e-30)
-    rows = max(weights_BGE.shape[0], 1)
+    rows = max(weights_BGE.shape[0], 1)  # without any, all means are 0 and not NaN
     picked_BGE = decision.picked(visibility_GE)
     picks_GE = picked_BGE.sum(0)
     kept_GE = kept.picked(visibility_GE).sum(0)

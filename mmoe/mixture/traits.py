@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from mmoe.mixture.routing.capacity import Capacity
+    from mmoe.mixture.capacity import Capacity
 
 
 @dataclass(frozen=True, kw_only=True)

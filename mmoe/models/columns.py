@@ -11,7 +11,7 @@ from mmoe.config import FeatureSpec, RunConfig
 from mmoe.config.model import BiasConfig
 from mmoe.datasets import FeatureEncoder
 from mmoe.datasets.features.id_map import MISSING, UNSEEN
-from mmoe.mixture.columns import RequestColumns
+from mmoe.mixture.inputs import RequestColumns
 from mmoe.models.inputs import replaced_names
 from mmoe.models.sequences import sequence_columns
 

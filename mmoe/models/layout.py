@@ -9,9 +9,9 @@ import torch
 from mmoe.config import DeviceKind, ModelConfig, ParallelConfig, RunConfig
 from mmoe.embeddings import torchrec_problem
 from mmoe.mixture import MLPExperts, Pool, cut_into_slices
-from mmoe.mixture.columns import RequestColumns
+from mmoe.mixture.dispatcher import ONE_RANK, RankSums
 from mmoe.mixture.experts.sliced import can_be_cut
-from mmoe.mixture.rank_sums import ONE_RANK, RankSums
+from mmoe.mixture.inputs import RequestColumns
 from mmoe.parallel import AllReduceSums, Hosts, Mode, ReplicaGroups, rank, world_size
 from mmoe.parallel.experts.replicas import OwnGroups
 from mmoe.parallel.launch.launcher import local_rank, local_ranks

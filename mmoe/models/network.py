@@ -6,10 +6,9 @@ from typing import Any, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from mmoe.mixture import MixtureOutput, MultiGateMixture, Unmixed
+from mmoe.mixture import Inputs, MixtureOutput, MultiGateMixture, Unmixed
 from mmoe.mixture.axes import Entry, Names, Part, named, without
-from mmoe.mixture.dropout import fast_dropout
-from mmoe.mixture.inputs import Inputs
+from mmoe.mixture.experts.mlp import fast_dropout
 from mmoe.models.bias_tower import BiasTower
 from mmoe.models.inputs import InputLayers
 from mmoe.models.interactions.layers import Interaction, Products

@@ -13,12 +13,11 @@ from torch import Tensor, nn
 from mmoe.datasets import Batch
 from mmoe.embeddings import Lookups
 from mmoe.mixture.batch_invariant import HAS_KERNELS
-from mmoe.mixture.columns import RequestColumns
-from mmoe.mixture.inputs import Inputs
+from mmoe.mixture.inputs import Inputs, RequestColumns
 from mmoe.models.bias_tower import BiasTower
 from mmoe.models.inputs import InputLayers, NetworkInputs
 from mmoe.models.sequences import Events, SequenceInputs
-from mmoe.ops.repeat_rows import Owners, repeat_rows
+from mmoe.ops.row_sums import Owners, repeat_rows
 
 Run = tuple[int, int]  # columns [start, stop)
 

@@ -24,16 +24,16 @@ from mmoe.mixture import (
     Pool,
     Selection,
     StaticGate,
+    traits_of,
 )
-from mmoe.mixture.columns import RequestColumns
+from mmoe.mixture.checks import find_width
+from mmoe.mixture.dispatcher import ONE_RANK, RankSums
 from mmoe.mixture.execution import make_policy
 from mmoe.mixture.experts.norm import share_statistics
 from mmoe.mixture.experts.pool import are_alike
 from mmoe.mixture.gates.joined import GateGroup, JoinedGates, modules_of
 from mmoe.mixture.gates.select import Selector
-from mmoe.mixture.rank_sums import ONE_RANK, RankSums
-from mmoe.mixture.traits import traits_of
-from mmoe.mixture.width import find_width
+from mmoe.mixture.inputs import RequestColumns
 from mmoe.models.layout import Layout, choose_layout
 from mmoe.models.network import Level, MixtureNetwork
 from mmoe.parallel import AllReduceSums, AllToAllDispatcher, ExpertPlacement

@@ -15,7 +15,7 @@ from mmoe.mixture import MLP
 from mmoe.mixture.axes import Entry, Names, Part
 from mmoe.mixture.batch_invariant import apply_linear, stable_sigmoid
 from mmoe.ops import TargetAttention, target_attention
-from mmoe.ops.jagged_sum import jagged_sum, sample_of_rows
+from mmoe.ops.row_sums import jagged_sum, sample_of_rows
 from mmoe.process_settings import borrowed_generators
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from mmoe.config import FeatureSpec, TableSpec
 from mmoe.embeddings.lookups import needed_weights
-from mmoe.mixture.batch_invariant import stable_linear
+from mmoe.mixture import stable_linear
 from mmoe.models.inputs import Added, Rows
 
 

@@ -13,7 +13,7 @@ Not supported, as PyTorch lacks them for custom operators: forward-mode AD, whos
 without an error, and `torch.func.grad` and `torch.vmap`, which raise.
 """
 
-from mmoe.ops._checks import FLOAT_DTYPES, accumulate_dtype
+from mmoe.ops._checks import FLOAT_DTYPES, accumulate_dtype, host_is_near
 from mmoe.ops._library import REBUILD, ExtensionStatus, extension_status
 from mmoe.ops.dispatch import (
     RoutePlan,
@@ -23,17 +23,21 @@ from mmoe.ops.dispatch import (
     route_plan,
     unpermute,
 )
-from mmoe.ops.exchange.exchange_returns import mix_returns, pack_returns
-from mmoe.ops.exchange.exchange_rows import (
+from mmoe.ops.exchange import (
+    OutboundPlan,
+    ReturnPlan,
     RowsFormat,
+    decode_picks,
+    mix_returns,
+    outbound_plan,
+    pack_returns,
     pack_rows,
     pack_rows_backward,
+    return_plan,
     unpack_rows,
     unpack_rows_backward,
 )
-from mmoe.ops.exchange.inbound_plan import InboundPicks, ReturnPlan, decode_picks, return_plan
-from mmoe.ops.exchange.outbound_plan import OutboundPlan, outbound_plan
-from mmoe.ops.gating import gate_mm, joint_select, row_softmax, topk_gate
+from mmoe.ops.gating import Softmax, gate_mm, joint_select, row_softmax, topk_gate
 from mmoe.ops.mixed_towers import mixed_towers
 from mmoe.ops.products import (
     FusedActivation,
@@ -50,11 +54,11 @@ __all__ = [
     "REBUILD",
     "ExtensionStatus",
     "FusedActivation",
-    "InboundPicks",
     "OutboundPlan",
     "ReturnPlan",
     "RoutePlan",
     "RowsFormat",
+    "Softmax",
     "TargetAttention",
     "accumulate_dtype",
     "decode_picks",
@@ -66,6 +70,7 @@ __all__ = [
     "gated_combine",
     "gathered_mm",
     "grouped_mm",
+    "host_is_near",
     "joint_select",
     "mix_returns",
     "mixed_towers",

@@ -6,16 +6,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mmoe.ops._autograd import register_autograd
 from mmoe.ops._checks import (
     accumulate_dtype,
+    check_alike,
     check_device,
     check_dims,
     check_float,
     check_int32,
     check_shape,
 )
-from mmoe.ops._library import LIBRARY, define
+from mmoe.ops._library import LIBRARY, define, empties_like, register_autograd, save_tensors
 
 
 class RoutePlan(NamedTuple):
@@ -60,8 +60,7 @@ def route_plan(experts_BGK: Tensor, num_experts: int) -> RoutePlan:
         >>> plan.slots_BGK.flatten().tolist()
         [0, 1, 2, 2]
     """
-    check_dims("experts_BGK", experts_BGK, "BGK")
-    check_int32("experts_BGK", experts_BGK)
+    check_int32("experts_BGK", experts_BGK, "BGK")
     B, G, K = experts_BGK.shape
     if G < 1 or K < 1:
         raise ValueError(
@@ -162,10 +161,8 @@ def unpermute(y_PD: Tensor, plan: RoutePlan) -> Tensor:
 def check_plan(name: str, rows: Tensor, plan: RoutePlan) -> None:
     """Refuses a plan whose tensors do not fit these rows; shared with `gathered_mm`."""
     check_float(name, rows)
-    check_dims("rows_P", plan.rows_P, "P")
-    check_int32("rows_P", plan.rows_P)
-    check_dims("slots_BGK", plan.slots_BGK, "BGK")
-    check_int32("slots_BGK", plan.slots_BGK)
+    check_int32("rows_P", plan.rows_P, "P")
+    check_int32("slots_BGK", plan.slots_BGK, "BGK")
     check_device("rows_P", plan.rows_P, rows.device, name)
     check_device("slots_BGK", plan.slots_BGK, rows.device, name)
 
@@ -240,10 +237,8 @@ def gated_combine(y_PO: Tensor, slots_BGK: Tensor, weights_BGK: Tensor) -> Tenso
         >>> gated_combine(y, slots, torch.tensor([[[0.5, 0.1]], [[0.7, 0.3]]])).tolist()
         [[[1.5, 3.0]], [[0.0, 0.0]]]
     """
-    check_dims("y_PO", y_PO, "PO")
-    check_float("y_PO", y_PO)
-    check_dims("slots_BGK", slots_BGK, "BGK")
-    check_int32("slots_BGK", slots_BGK)
+    check_float("y_PO", y_PO, "PO")
+    check_int32("slots_BGK", slots_BGK, "BGK")
     check_shape("weights_BGK", weights_BGK, slots_BGK.shape, "slots_BGK")
     check_float("weights_BGK", weights_BGK)
     check_device("slots_BGK", slots_BGK, y_PO.device, "y_PO")
@@ -254,16 +249,6 @@ def gated_combine(y_PO: Tensor, slots_BGK: Tensor, weights_BGK: Tensor) -> Tenso
 
 def _fake_gated_combine(y_PO: Tensor, slots_BGK: Tensor, **rest: Any) -> Tensor:
     return y_PO.new_empty(slots_BGK.shape[0], slots_BGK.shape[1], y_PO.shape[1])
-
-
-def _fake_gated_combine_backward(
-    y_PO: Tensor, weights_BGK: Tensor, **rest: Any
-) -> tuple[Tensor, Tensor]:
-    return y_PO.new_empty(y_PO.shape), weights_BGK.new_empty(weights_BGK.shape)
-
-
-def _gated_combine_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
 
 
 def _gated_combine_backward(ctx: Any, grad_BGO: Tensor) -> tuple[Tensor, None, Tensor]:
@@ -280,9 +265,9 @@ define(
 define(
     "gated_combine_backward(Tensor grad_BGO, Tensor y_PO, Tensor slots_BGK, Tensor weights_BGK)"
     " -> (Tensor, Tensor)",
-    _fake_gated_combine_backward,
+    empties_like("y_PO", "weights_BGK"),
 )
-register_autograd("gated_combine", _gated_combine_backward, _gated_combine_context)
+register_autograd("gated_combine", _gated_combine_backward, save_tensors)
 
 
 def dense_combine(y: Sequence[Tensor] | Tensor, weights_BGE: Tensor) -> Tensor:
@@ -323,12 +308,19 @@ def dense_combine(y: Sequence[Tensor] | Tensor, weights_BGE: Tensor) -> Tensor:
 
 def check_mixing(y: Sequence[Tensor] | Tensor, weights_BGE: Tensor) -> list[Tensor]:
     """Refuses outputs and weights that do not fit; returns the operator's list of `y`."""
-    tensors = _check_outputs(y)
-    stacked = isinstance(y, Tensor)
-    E = y.shape[0] if stacked else len(tensors)
+    if isinstance(y, Tensor):
+        check_float("y", y, "EBO")
+        tensors, E = [y], y.shape[0]
+    else:
+        tensors = list(y)
+        E = len(tensors)
+    if E == 0:
+        raise ValueError("y: expected at least one expert, got none")
+    if not isinstance(y, Tensor):
+        check_float("y[0]", tensors[0], "BO")
+        check_alike("y", tensors)
     B = tensors[0].shape[-2]
-    check_dims("weights_BGE", weights_BGE, "BGE")
-    check_float("weights_BGE", weights_BGE)
+    check_float("weights_BGE", weights_BGE, "BGE")
     check_shape(
         "weights_BGE", weights_BGE, [B, weights_BGE.shape[1], E], "y (B samples, E experts)"
     )
@@ -336,38 +328,9 @@ def check_mixing(y: Sequence[Tensor] | Tensor, weights_BGE: Tensor) -> list[Tens
     return tensors
 
 
-def _check_outputs(y: Sequence[Tensor] | Tensor) -> list[Tensor]:
-    """Returns the operator's list: the E tensors, or the stacked one alone."""
-    if isinstance(y, Tensor):
-        check_dims("y", y, "EBO")
-        check_float("y", y)
-        if y.shape[0] == 0:
-            raise ValueError("y: expected at least one expert, got none")
-        return [y]
-    tensors = list(y)
-    if not tensors:
-        raise ValueError("y: expected at least one expert, got none")
-    check_dims("y[0]", tensors[0], "BO")
-    check_float("y[0]", tensors[0])
-    for expert, tensor in enumerate(tensors[1:], start=1):
-        check_shape(f"y[{expert}]", tensor, tensors[0].shape, "y[0]")
-        check_device(f"y[{expert}]", tensor, tensors[0].device, "y[0]")
-        if tensor.dtype != tensors[0].dtype:
-            raise ValueError(
-                f"y[{expert}]: expected dtype {tensors[0].dtype} as y[0], got {tensor.dtype}"
-            )
-    return tensors
-
-
 def _fake_dense_combine(y: Sequence[Tensor], weights_BGE: Tensor) -> Tensor:
     B, G, _ = weights_BGE.shape
     return y[0].new_empty(G, B, y[0].shape[-1]).transpose(0, 1)
-
-
-def _fake_dense_combine_backward(
-    y: Sequence[Tensor], weights_BGE: Tensor, **rest: Any
-) -> tuple[list[Tensor], Tensor]:
-    return [part.new_empty(part.shape) for part in y], weights_BGE.new_empty(weights_BGE.shape)
 
 
 def _dense_combine_context(
@@ -385,6 +348,6 @@ def _dense_combine_backward(ctx: Any, grad_BGO: Tensor) -> tuple[list[Tensor], T
 define("dense_combine(Tensor[] y, Tensor weights_BGE) -> Tensor", _fake_dense_combine)
 define(
     "dense_combine_backward(Tensor grad_BGO, Tensor[] y, Tensor weights_BGE) -> (Tensor[], Tensor)",
-    _fake_dense_combine_backward,
+    empties_like("y", "weights_BGE"),
 )
 register_autograd("dense_combine", _dense_combine_backward, _dense_combine_context)

@@ -5,9 +5,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from mmoe.ops._autograd import register_autograd
 from mmoe.ops._checks import accumulate_dtype, check_device, check_dims, check_float, check_shape
-from mmoe.ops._library import define
+from mmoe.ops._library import define, empties_like, register_autograd
 
 
 def gate_mm(x_BD: Tensor, weight_DN: Tensor, bias_N: Tensor | None = None) -> Tensor:
@@ -40,8 +39,7 @@ def gate_mm(x_BD: Tensor, weight_DN: Tensor, bias_N: Tensor | None = None) -> Te
     Source: Fedus et al., "Switch transformers" (JMLR 2022), section 2.4, for router arithmetic in
         float32 beside bfloat16 experts.
     """
-    check_dims("x_BD", x_BD, "BD")
-    check_float("x_BD", x_BD)
+    check_float("x_BD", x_BD, "BD")
     check_dims("weight_DN", weight_DN, "DN")
     check_shape("weight_DN", weight_DN, [x_BD.shape[1], weight_DN.shape[1]], "the width of x_BD")
     check_float("weight_DN", weight_DN)
@@ -74,12 +72,8 @@ def _gate_mm_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(x_BD, weight_DN)
 
 
-def _gate_mm_backward(ctx: Any, grad_BN: Tensor) -> tuple[Tensor | None, ...]:
-    gradients = torch.ops.mmoe.gate_mm_backward(grad_BN, *ctx.saved_tensors, *ctx.needs_input_grad)
-    return tuple(
-        gradient if needed else None
-        for gradient, needed in zip(gradients, ctx.needs_input_grad, strict=True)
-    )
+def _gate_mm_backward(ctx: Any, grad_BN: Tensor) -> tuple[Any, ...]:
+    return torch.ops.mmoe.gate_mm_backward(grad_BN, *ctx.saved_tensors, *ctx.needs_input_grad)
 
 
 define("gate_mm(Tensor x_BD, Tensor weight_DN, Tensor? bias_N) -> Tensor", _fake_gate_mm)
@@ -135,8 +129,7 @@ def topk_gate(
     Source:
         Shazeer et al. 2017, "Outrageously Large Neural Networks", equations 3 to 5, without noise.
     """
-    check_dims("logits_BGE", logits_BGE, "BGE")
-    check_float("logits_BGE", logits_BGE)
+    check_float("logits_BGE", logits_BGE, "BGE")
     if logits_BGE.shape[2] == 0:
         raise ValueError("logits_BGE: expected at least one expert, got none")
     check_shape("visibility_GE", visibility_GE, logits_BGE.shape[1:], "logits_BGE")
@@ -159,10 +152,6 @@ def _fake_topk_gate(logits_BGE: Tensor, k: int, **rest: Any) -> tuple[Tensor, Te
     return weights_BGK, logits_BGE.new_empty(shape, dtype=torch.int32)
 
 
-def _fake_topk_gate_backward(logits_BGE: Tensor, **rest: Any) -> Tensor:
-    return logits_BGE.new_empty(logits_BGE.shape)
-
-
 def _topk_gate_context(
     ctx: Any, inputs: tuple[Tensor, Tensor, int, bool], output: tuple[Tensor, Tensor]
 ) -> None:
@@ -183,7 +172,7 @@ define(
 define(
     "topk_gate_backward(Tensor grad_BGK, Tensor logits_BGE, Tensor visibility_GE,"
     " Tensor experts_BGK, bool softmax_after) -> Tensor",
-    _fake_topk_gate_backward,
+    empties_like("logits_BGE"),
 )
 register_autograd("topk_gate", _topk_gate_backward, _topk_gate_context)
 
@@ -256,14 +245,6 @@ def row_softmax(x_RN: Tensor) -> Tensor:
     return torch.ops.mmoe.row_softmax(x_RN)
 
 
-def _fake_row_softmax(x_RN: Tensor) -> Tensor:
-    return x_RN.new_empty(x_RN.shape)
-
-
-def _fake_row_softmax_backward(p_RN: Tensor, **rest: Any) -> Tensor:
-    return p_RN.new_empty(p_RN.shape)
-
-
 def _row_softmax_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
     ctx.save_for_backward(output)
 
@@ -273,8 +254,8 @@ def _row_softmax_backward(ctx: Any, grad_RN: Tensor) -> Tensor:
     return torch.ops.mmoe.row_softmax_backward(grad_RN, p_RN)
 
 
-define("row_softmax(Tensor x_RN) -> Tensor", _fake_row_softmax)
-define("row_softmax_backward(Tensor grad_RN, Tensor p_RN) -> Tensor", _fake_row_softmax_backward)
+define("row_softmax(Tensor x_RN) -> Tensor", empties_like("x_RN"))
+define("row_softmax_backward(Tensor grad_RN, Tensor p_RN) -> Tensor", empties_like("p_RN"))
 register_autograd("row_softmax", _row_softmax_backward, _row_softmax_context)
 
 

@@ -6,9 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmoe.ops._autograd import register_autograd
 from mmoe.ops._checks import accumulate_dtype, check_device, check_dims, check_float, check_shape
-from mmoe.ops._library import define
+from mmoe.ops._library import any_needed, define, register_autograd
 from mmoe.ops.dispatch import check_mixing, dense_combine
 from mmoe.ops.products import FusedActivation, check_activation, dense_mm
 from mmoe.ops.reference import keeps_z
@@ -161,8 +160,7 @@ def _backward(ctx: Any, grad_BG: Tensor | None, _: Any) -> tuple[Any, ...]:
     weights_BGE, weight_GOH, head_GH, *saved = ctx.saved_tensors
     y, kept = saved[: ctx.outputs], saved[ctx.outputs :]
     y_needs, need_weights, *_ = ctx.needs_input_grad
-    need_y = any(y_needs) if isinstance(y_needs, list | tuple) else y_needs
-    need_mixes = need_y or need_weights
+    need_mixes = any_needed(y_needs) or need_weights
     grad_y, grad_weights_BGE, *of_towers = torch.ops.mmoe.mixed_towers_backward(
         grad_BG, y, weights_BGE, weight_GOH, head_GH, kept, ctx.activation, need_mixes
     )

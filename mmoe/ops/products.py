@@ -11,20 +11,20 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from mmoe.ops._autograd import register_autograd
 from mmoe.ops._checks import (
     FLOAT_DTYPES,
     accumulate_dtype,
+    check_alike,
     check_device,
     check_dims,
     check_float,
     check_int32,
     check_shape,
 )
-from mmoe.ops._library import define
+from mmoe.ops._library import any_needed, define, register_autograd
 from mmoe.ops.dispatch import RoutePlan, check_plan
 from mmoe.ops.reference import keeps_z
-from mmoe.ops.repeat_rows import Owners
+from mmoe.ops.row_sums import Owners
 
 FusedActivation = Literal["none", "relu", "gelu", "silu"]
 _ACTIVATIONS = get_args(FusedActivation)
@@ -70,8 +70,7 @@ def grouped_mm(
     Source: Gale et al., "MegaBlocks: efficient sparse training with mixture-of-experts" (MLSys
         2023), section 4, for the dropless form.
     """
-    check_dims("x_PD", x_PD, "PD")
-    check_float("x_PD", x_PD)
+    check_float("x_PD", x_PD, "PD")
     check_layer(x_PD, weight_EDH, bias_EH, activation)
     check_offsets(offsets_E1, x_PD, weight_EDH)
     return torch.ops.mmoe.grouped_mm(x_PD, offsets_E1, weight_EDH, bias_EH, activation)[0]
@@ -115,8 +114,7 @@ def check_activation(activation: str) -> None:
 
 def check_offsets(offsets_E1: Tensor, x: Tensor, weight_EDH: Tensor, name: str = "x_PD") -> None:
     """Refuses offsets that do not fit the layer; shared with `gathered_mm`."""
-    check_dims("offsets_E1", offsets_E1, ["E + 1"])
-    check_int32("offsets_E1", offsets_E1)
+    check_int32("offsets_E1", offsets_E1, ["E + 1"])
     check_device("offsets_E1", offsets_E1, x.device, name)
     check_shape("offsets_E1", offsets_E1, [weight_EDH.shape[0] + 1], "the experts of weight_EDH")
 
@@ -167,30 +165,14 @@ def _grouped_mm_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor,
     ctx.activation = activation
 
 
-def _grouped_mm_backward(ctx: Any, grad_PH: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
-    need_x, _, need_weight, need_bias, _ = ctx.needs_input_grad
+def _grouped_mm_backward(ctx: Any, grad_PH: Tensor | None, _: Any) -> tuple[Any, ...]:
+    need_x, _, *need_layer, _ = ctx.needs_input_grad
     if grad_PH is None:
         return (None,) * 5
-    x_PD, offsets_E1, weight_EDH, y_PH, z_PH = ctx.saved_tensors
-    grad_x, grad_weight, grad_bias = torch.ops.mmoe.grouped_mm_backward(
-        grad_PH,
-        x_PD,
-        offsets_E1,
-        weight_EDH,
-        y_PH,
-        z_PH,
-        ctx.activation,
-        need_x,
-        need_weight,
-        need_bias,
+    grad_x, *of_layer = torch.ops.mmoe.grouped_mm_backward(
+        grad_PH, *ctx.saved_tensors, ctx.activation, need_x, *need_layer
     )
-    return (
-        grad_x if need_x else None,
-        None,
-        grad_weight if need_weight else None,
-        grad_bias if need_bias else None,
-        None,
-    )
+    return grad_x, None, *of_layer, None
 
 
 define(
@@ -291,24 +273,17 @@ def _gathered_mm_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor
     ctx.activation = activation
 
 
-def _gathered_mm_backward(ctx: Any, grad_PH: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
-    need_x, _, _, _, need_weight, need_bias, _ = ctx.needs_input_grad
+def _gathered_mm_backward(ctx: Any, grad_PH: Tensor | None, _: Any) -> tuple[Any, ...]:
+    need_x, _, _, _, *need_layer, _ = ctx.needs_input_grad
     if grad_PH is None:
         return (None,) * 7
     *layer, slots_BGK = ctx.saved_tensors
-    grad_x_PD, grad_weight, grad_bias = torch.ops.mmoe.gathered_mm_backward(
-        grad_PH, *layer, ctx.activation, need_x, need_weight, need_bias
+    grad_x_PD, *of_layer = torch.ops.mmoe.gathered_mm_backward(
+        grad_PH, *layer, ctx.activation, need_x, *need_layer
     )
     rows_P = layer[1]
-    return (
-        torch.ops.mmoe.unpermute(grad_x_PD, rows_P, slots_BGK) if need_x else None,
-        None,
-        None,
-        None,
-        grad_weight if need_weight else None,
-        grad_bias if need_bias else None,
-        None,
-    )
+    grad_x_BD = torch.ops.mmoe.unpermute(grad_x_PD, rows_P, slots_BGK) if need_x else None
+    return grad_x_BD, None, None, None, *of_layer, None
 
 
 define(
@@ -380,15 +355,9 @@ def check_rows(
         return tensors
     if not tensors or len(tensors) not in (1, E):
         raise ValueError(f"x: expected one tensor or {E}, one per expert, got {len(tensors)}")
-    check_dims("x[0]", tensors[0], "BD")
-    check_float("x[0]", tensors[0])
-    for expert, tensor in enumerate(tensors[1:], start=1):
-        check_shape(f"x[{expert}]", tensor, tensors[0].shape, "x[0]")
-        check_device(f"x[{expert}]", tensor, tensors[0].device, "x[0]")
-        if tensor.dtype != tensors[0].dtype:
-            raise ValueError(
-                f"x[{expert}]: expected dtype {tensors[0].dtype} as x[0], got {tensor.dtype}"
-            )
+    check_float("x[0]", tensors[0], "BD")
+    if len(tensors) > 1:
+        check_alike("x", tensors)
     check_layer(tensors[0], weight_EDH, bias_EH, activation, name="x[0]")
     return tensors
 
@@ -431,17 +400,12 @@ def _dense_mm_backward(ctx: Any, grad: list[Tensor], _: Any) -> tuple[Any, ...]:
     weight_EDH, *saved = ctx.saved_tensors
     E, S = len(weight_EDH), ctx.sources
     x, y, z = saved[:S], saved[S : S + E], saved[S + E :]
-    x_needs, need_weight, need_bias, _ = ctx.needs_input_grad
-    need_x = any(x_needs) if isinstance(x_needs, list | tuple) else x_needs
-    grad_x, grad_weight, grad_bias = torch.ops.mmoe.dense_mm_backward(
-        grad, x, weight_EDH, y, z, ctx.activation, need_x, need_weight, need_bias
+    x_needs, *need_layer, _ = ctx.needs_input_grad
+    need_x = any_needed(x_needs)
+    grad_x, *of_layer = torch.ops.mmoe.dense_mm_backward(
+        grad, x, weight_EDH, y, z, ctx.activation, need_x, *need_layer
     )
-    return (
-        grad_x if need_x else [None] * S,
-        grad_weight if need_weight else None,
-        grad_bias if need_bias else None,
-        None,
-    )
+    return grad_x if need_x else [None] * S, *of_layer, None
 
 
 define(
@@ -490,14 +454,13 @@ def shared_mm(
     Example:
         >>> import torch
         >>> from mmoe.ops import shared_mm
-        >>> from mmoe.ops.repeat_rows import Owners
+        >>> from mmoe.ops.row_sums import Owners
         >>> owners = Owners(torch.tensor([0, 1, 1]), 2)
         >>> shared = [torch.tensor([[10.0], [20.0]])]
         >>> shared_mm(torch.ones(3, 2), torch.ones(1, 2, 1), None, shared, owners)[0].flatten()
         tensor([12., 22., 22.])
     """
-    check_dims("x_BD", x_BD, "BD")
-    check_float("x_BD", x_BD)
+    check_float("x_BD", x_BD, "BD")
     check_layer(x_BD, weight_EDH, bias_EH, activation, name="x_BD")
     check_shared(x_BD, weight_EDH, shared, owners)
     learns = torch.is_grad_enabled()
@@ -535,9 +498,7 @@ def check_shared(
 def _fake_shared_mm(
     x_BD: Tensor, weight_EDH: Tensor, activation: str, **rest: Any
 ) -> tuple[list[Tensor], list[Tensor]]:
-    E, _, H = weight_EDH.shape
-    y = [x_BD.new_empty(x_BD.shape[0], H) for _ in range(E)]
-    return y, [torch.empty_like(part) for part in y] if keeps_z(activation) else []
+    return _fake_dense_mm([x_BD], weight_EDH, activation)
 
 
 def _fake_sums(grad: Sequence[Tensor], bounds: Tensor, **rest: Any) -> list[Tensor]:
@@ -557,23 +518,15 @@ def _shared_mm_context(
 def _shared_mm_backward(ctx: Any, grad: list[Tensor], _: Any) -> tuple[Any, ...]:
     x_BD, weight_EDH, order_B, bounds, *saved = ctx.saved_tensors
     y, z = saved[: len(weight_EDH)], saved[len(weight_EDH) :]
-    need_x, need_weight, need_bias, shared, *_ = ctx.needs_input_grad
-    grad_x, grad_weight, grad_bias = torch.ops.mmoe.dense_mm_backward(
-        grad, [x_BD], weight_EDH, y, z, ctx.activation, need_x, need_weight, need_bias
+    need_x, *need_layer, shared = ctx.needs_input_grad[:4]
+    grad_x, *of_layer = torch.ops.mmoe.dense_mm_backward(
+        grad, [x_BD], weight_EDH, y, z, ctx.activation, need_x, *need_layer
     )
     grad_shared: Any = [None] * len(grad)
-    if any(shared) if isinstance(shared, list | tuple) else shared:
+    if any_needed(shared):
         grad_shared = torch.ops.mmoe.shared_sums(grad, y, z, order_B, bounds, ctx.activation)
-    return (
-        grad_x[0] if need_x else None,
-        grad_weight if need_weight else None,
-        grad_bias if need_bias else None,
-        grad_shared,
-        None,
-        None,
-        None,
-        None,
-    )
+    of_x = grad_x[0] if need_x else None
+    return of_x, *of_layer, grad_shared, None, None, None, None
 
 
 define(

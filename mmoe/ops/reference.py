@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mmoe.ops._values import check_bounds, check_indices, check_no_nan, check_samples, check_visible
+from mmoe.ops._checks import check_bounds, check_indices, check_no_nan, check_samples, check_visible
 
 
 def _accumulate(tensor: Tensor) -> Tensor:

@@ -7,10 +7,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmoe.ops._autograd import register_autograd
-from mmoe.ops._checks import accumulate_dtype, check_device, check_dims, check_float, check_shape
-from mmoe.ops._library import define
-from mmoe.ops._values import check_lengths
+from mmoe.ops._checks import (
+    accumulate_dtype,
+    check_device,
+    check_dims,
+    check_float,
+    check_lengths,
+    check_shape,
+)
+from mmoe.ops._library import define, register_autograd
 
 MOST_DEEPER = 7  # a GPU's launch carries pointers to so many layers after the first one
 
@@ -90,8 +95,7 @@ def target_attention(
 
 
 def _check_events(e_VD: Tensor, q_BD: Tensor) -> None:
-    check_dims("e_VD", e_VD, "VD")
-    check_float("e_VD", e_VD)
+    check_float("e_VD", e_VD, "VD")
     check_dims("q_BD", q_BD, "BD")
     check_shape("q_BD", q_BD, [len(q_BD), e_VD.shape[1]], "the width of e_VD")
     if q_BD.dtype != e_VD.dtype:

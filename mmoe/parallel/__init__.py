@@ -10,13 +10,17 @@ from mmoe.lazy_exports import lazily
 if TYPE_CHECKING:
     from mmoe.parallel.adaptive.adaptive_mode import AdaptiveMode
     from mmoe.parallel.adaptive.link_rates import LinkRates, measure_links
-    from mmoe.parallel.all_reduce_sums import AllReduceSums
     from mmoe.parallel.experts.all_to_all import AllToAllDispatcher
+    from mmoe.parallel.experts.balance import Balance, better_placement
     from mmoe.parallel.experts.links import WayBack
     from mmoe.parallel.experts.mode import Mode
-    from mmoe.parallel.experts.moves.balance import Balance, better_placement
-    from mmoe.parallel.experts.moves.move import CannotMove, move_experts
-    from mmoe.parallel.experts.moves.rebalance import count_loads, rebalance_experts, stop_counting
+    from mmoe.parallel.experts.moves import (
+        CannotMove,
+        count_loads,
+        move_experts,
+        rebalance_experts,
+        stop_counting,
+    )
     from mmoe.parallel.experts.placement import ExpertPlacement
     from mmoe.parallel.experts.replicas import ReplicaGroups
     from mmoe.parallel.experts.shards import (
@@ -28,8 +32,7 @@ if TYPE_CHECKING:
         spread_layout,
         spread_parameters,
     )
-    from mmoe.parallel.experts.wire import Wire
-    from mmoe.parallel.gradient_sum import GradientSum
+    from mmoe.parallel.experts.wire import Traffic, Wire
     from mmoe.parallel.hosts import Hosts
     from mmoe.parallel.launch.launcher import launched_ranks
     from mmoe.parallel.launch.process_group import (
@@ -40,8 +43,8 @@ if TYPE_CHECKING:
         world_size,
     )
     from mmoe.parallel.object_collectives import first_other, from_all, from_first, to_first
-    from mmoe.parallel.sharded_tensors import Shard
-    from mmoe.parallel.traffic import Traffic
+    from mmoe.parallel.sharded_tensors import Shard, Sharded, local_shards
+    from mmoe.parallel.sums import AllReduceSums, GradientSum
 
 __all__ = [
     "AdaptiveMode",
@@ -56,6 +59,7 @@ __all__ = [
     "Mode",
     "ReplicaGroups",
     "Shard",
+    "Sharded",
     "Traffic",
     "WayBack",
     "Wire",
@@ -70,6 +74,7 @@ __all__ = [
     "is_spread",
     "join_ranks",
     "launched_ranks",
+    "local_shards",
     "measure_links",
     "move_experts",
     "parameters_by_replicas",
@@ -89,14 +94,18 @@ __getattr__ = lazily(
     {
         "adaptive.adaptive_mode": ["AdaptiveMode"],
         "adaptive.link_rates": ["LinkRates", "measure_links"],
-        "all_reduce_sums": ["AllReduceSums"],
         "experts.all_to_all": ["AllToAllDispatcher"],
-        "experts.moves.balance": ["Balance", "better_placement"],
+        "experts.balance": ["Balance", "better_placement"],
         "experts.links": ["WayBack"],
         "experts.mode": ["Mode"],
-        "experts.moves.move": ["CannotMove", "move_experts"],
+        "experts.moves": [
+            "CannotMove",
+            "count_loads",
+            "move_experts",
+            "rebalance_experts",
+            "stop_counting",
+        ],
         "experts.placement": ["ExpertPlacement"],
-        "experts.moves.rebalance": ["count_loads", "rebalance_experts", "stop_counting"],
         "experts.replicas": ["ReplicaGroups"],
         "experts.shards": [
             "dispatchers_of",
@@ -107,8 +116,7 @@ __getattr__ = lazily(
             "spread_layout",
             "spread_parameters",
         ],
-        "experts.wire": ["Wire"],
-        "gradient_sum": ["GradientSum"],
+        "experts.wire": ["Traffic", "Wire"],
         "hosts": ["Hosts"],
         "launch.launcher": ["launched_ranks"],
         "launch.process_group": [
@@ -119,8 +127,8 @@ __getattr__ = lazily(
             "world_size",
         ],
         "object_collectives": ["first_other", "from_all", "from_first", "to_first"],
-        "sharded_tensors": ["Shard"],
-        "traffic": ["Traffic"],
+        "sharded_tensors": ["Shard", "Sharded", "local_shards"],
+        "sums": ["AllReduceSums", "GradientSum"],
     },
 )
 

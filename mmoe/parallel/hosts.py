@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch.distributed as dist
 
 from mmoe.parallel.launch.launcher import local_ranks
-from mmoe.parallel.launch.process_group import patience_of
+from mmoe.parallel.launch.process_group import patience_of, require_group
 from mmoe.parallel.object_collectives import from_all
 
 
@@ -75,13 +75,11 @@ class Hosts:
             >>> Hosts.of_group(host_size=1)
             Hosts(num_ranks=1, size=1)
         """
-        if not dist.is_initialized():
-            raise ValueError(
-                "hosts: expected a process group; call torch.distributed.init_process_group first"
-            )
+        require_group("hosts")
         ranks = dist.get_world_size(group)
         if host_size is not None:
             return cls(num_ranks=ranks, size=host_size, group=group)
+        # With the rank among all: the group may have some of a host's ranks alone
         said = from_all((dist.get_rank(), local_ranks(default=0)), group)
         size = _equal_size(said)
         if size is None:

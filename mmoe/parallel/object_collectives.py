@@ -28,7 +28,7 @@ def from_first(make: Callable[[], T], *, takes_long: bool = False) -> T:
     if takes_long:
         # Of its own: a group has one time-out for all that is waited for in it
         group = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=VERY_LONG))
-    value = [make() if rank() == 0 else None]
+    value = [make() if rank() == 0 else None]  # into which other ranks get it
     dist.broadcast_object_list(value, src=0, group=group)
     if group is not None:
         dist.destroy_process_group(group)

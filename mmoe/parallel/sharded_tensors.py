@@ -56,11 +56,6 @@ def is_whole(shards: Sequence[Shard]) -> bool:
     return len(shards) == 1 and shards[0].tensor.shape == shards[0].shape
 
 
-def lie_in_places(shards: Sequence[Shard]) -> bool:
-    """Returns whether the shards say where each of them lies in the tensor of this rank."""
-    return any(shard.place is not None for shard in shards)
-
-
 def spread_out(tensor: Tensor, shards: Sequence[Shard]) -> Tensor:
     """Returns a global tensor of what a rank has of it, and zeros.
 
@@ -171,7 +166,7 @@ def cut_like(tensor: Tensor, shards: Sequence[Shard]) -> list[Shard]:
         >>> [tuple(shard.tensor.shape) for shard in cut_like(torch.ones(3, 4), experts)]
         [(1, 4), (2, 4)]
     """
-    if lie_in_places(shards):
+    if any(shard.place is not None for shard in shards):
         return [shard._replace(tensor=tensor[shard.place]) for shard in shards]
     if is_whole(shards):
         return local_shards(tensor)  # maybe a single number

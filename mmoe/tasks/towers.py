@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.config.experts import Activation
-from mmoe.mixture import MLP, Unmixed
+from mmoe.mixture import MLP, Inputs, Unmixed, stable_linear
 from mmoe.mixture.axes import Entry, Names, Part, named
-from mmoe.mixture.batch_invariant import HAS_KERNELS, activate, stable_linear
-from mmoe.mixture.inputs import Inputs, of_each_domain
+from mmoe.mixture.batch_invariant import HAS_KERNELS, activate
+from mmoe.mixture.inputs import of_each_domain
 from mmoe.mixture.pytrees import cast_for_autocast
 from mmoe.ops import FLOAT_DTYPES, dense_mm, mixed_towers
 

@@ -17,8 +17,8 @@ from mmoe.datasets.features.table_vectors import vector_chunks
 from mmoe.metrics import kind_of
 from mmoe.models import Ranker
 from mmoe.models.build import build_ranker
-from mmoe.parallel import count_loads, rank, spread_layout
-from mmoe.parallel.sharded_tensors import Sharded, put_rows
+from mmoe.parallel import Sharded, count_loads, rank, spread_layout
+from mmoe.parallel.sharded_tensors import put_rows
 from mmoe.run import Reporter
 from mmoe.tasks.kinds import objective_of
 from mmoe.train.fit_wide import fit_wide, keep_linear_models

@@ -24,9 +24,17 @@ from mmoe.checkpoint.weights import load_id_maps, load_wide
 from mmoe.config import Count, Number, Stored
 from mmoe.embeddings import managed_ids
 from mmoe.models import MixtureNetwork, Ranker
-from mmoe.parallel import Balance, Shard, rank, rebalance_experts, spread_layout, world_size
-from mmoe.parallel.experts.moves.rebalance import place_as, placements
-from mmoe.parallel.sharded_tensors import TensorMap, cut_all, cut_like, local_shards
+from mmoe.parallel import (
+    Balance,
+    Shard,
+    local_shards,
+    rank,
+    rebalance_experts,
+    spread_layout,
+    world_size,
+)
+from mmoe.parallel.experts.moves import place_as, placements
+from mmoe.parallel.sharded_tensors import TensorMap, cut_all, cut_like
 from mmoe.train.frozen import Frozen
 from mmoe.train.optim import forget_pairs
 

@@ -10,7 +10,7 @@ import torch
 
 from mmoe.config import FeatureSpec, TableSpec
 from mmoe.embeddings import ScoringEmbeddings
-from mmoe.ops.jagged_sum import jagged_sum
+from mmoe.ops.row_sums import jagged_sum
 
 # `item` is more than a rank's share: it is cut, and its bags are added up from several ranks
 CUT = [

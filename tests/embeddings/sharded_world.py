@@ -19,7 +19,7 @@ from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, ManagedIds, Paral
 from mmoe.embeddings import ManagedEmbeddings, PlainEmbeddings, build_embeddings
 from mmoe.embeddings.initial import fill_tables
 from mmoe.embeddings.managed.admission import IdAdmission
-from mmoe.ops.jagged_sum import jagged_sum
+from mmoe.ops.row_sums import jagged_sum
 from mmoe.parallel.sharded_tensors import local_shards
 from tests.ranks import shared_out
 

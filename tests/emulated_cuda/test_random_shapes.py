@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.gpu_check.operator_cases import as_numbers, expected
 from benchmarks.gpu_check.smoke import to_device
-from mmoe.ops.exchange import exchange_reference
+from mmoe.ops import exchange_reference
 from mmoe.ops.product_choice import grouped_product
 from tests.emulated_cuda.random_cases import (
     DTYPES,

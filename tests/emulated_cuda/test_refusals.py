@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from mmoe.ops.exchange import exchange_reference
+from mmoe.ops import exchange_reference
 from tests.emulated_cuda.device import EmulatedDevice
 from tests.emulated_cuda.random_cases import drawn_exchange
 

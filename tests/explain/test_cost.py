@@ -6,9 +6,8 @@ import torch
 from mmoe import ops as cost_ops
 from mmoe.explain import experts as cost
 from mmoe.mixture import MixedExperts, MLPExperts, MultiGateMixture, SoftmaxGate, TopKGate
-from mmoe.mixture.columns import RequestColumns
-from mmoe.mixture.inputs import Inputs
-from mmoe.ops.repeat_rows import Owners
+from mmoe.mixture.inputs import Inputs, RequestColumns
+from mmoe.ops.row_sums import Owners
 
 D, P, REQUESTS, EACH = 8, 3, 5, 20
 ROWS = REQUESTS * EACH

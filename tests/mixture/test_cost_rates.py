@@ -3,8 +3,6 @@
 import json
 import random
 
-import pytest
-
 from mmoe.mixture import Work, choose_execution
 from mmoe.mixture.execution import (
     RATE_TABLE,
@@ -95,34 +93,3 @@ def test_a_measured_line_takes_the_place_of_the_tables():
 
     assert table["cuda"].rows_per_block == 64
     assert table["cuda"].dense == table["cpu"].dense
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"dense": 3}, "cost rates: dense: expected an object with"),
-        ({"dense": {"bf16": 1e12, "fp32": 1e12}}, "cost rates: dense: expected an object with"),
-        ({"bytes_per_second": 0}, "cost rates: bytes_per_second: expected a number of at least 1"),
-        ({"seconds_per_pick": -1e-9}, "seconds_per_pick: expected a number of at least 0"),
-        ({"seconds_per_pick": float("nan")}, "seconds_per_pick: expected a number of at least 0"),
-        ({"rows_per_block": "12"}, "cost rates: rows_per_block: expected a number"),
-        ({"device": None}, "cost rates: device: expected text, got None"),
-        ({"speed": 3}, "cost rates: expected an object with"),
-    ],
-)
-def test_what_is_no_line_is_refused(change, text):
-    with pytest.raises(ValueError, match=text):
-        CostRates.from_line(json.dumps(json.loads(CPU_LINE) | change))
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "cost rates: expected a line of JSON"),
-        (f"{CPU_LINE}\n{CPU_LINE}", "cost rates: expected one line for cpu, got two"),
-        ("", "cost rates: expected a line for cpu"),
-    ],
-)
-def test_what_is_no_table_is_refused(text, message):
-    with pytest.raises(ValueError, match=message):
-        read_table(text)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmoe.mixture.dropout import fast_dropout
+from mmoe.mixture.experts.mlp import fast_dropout
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])

@@ -24,9 +24,8 @@ from mmoe.mixture import (
     Work,
     choose_execution,
 )
-from mmoe.mixture.columns import RequestColumns
-from mmoe.mixture.inputs import REQUEST_TILE, Inputs
-from mmoe.ops.repeat_rows import Owners
+from mmoe.mixture.inputs import REQUEST_TILE, Inputs, RequestColumns
+from mmoe.ops.row_sums import Owners
 from tests.needs_kernels import needs_kernels
 
 D, G, E = 7, 2, 4

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from mmoe.mixture.dispatcher import plan_routes
 from mmoe.mixture.pytrees import (
     cast_for_autocast,
     gather_rows,
@@ -12,7 +13,6 @@ from mmoe.mixture.pytrees import (
     split_rows,
     stack_sources,
 )
-from mmoe.mixture.routing.dispatcher import plan_routes
 
 B, G, K, E = 7, 2, 2, 3
 

@@ -20,7 +20,7 @@ from mmoe.ops import (
     unpermute,
 )
 from mmoe.ops.gating import row_softmax
-from mmoe.ops.repeat_rows import Owners
+from mmoe.ops.row_sums import Owners
 
 OFFSETS = torch.tensor([0, 2, 3], dtype=torch.int32)
 SLOTS = torch.tensor([[[0, 1]], [[2, -1]]], dtype=torch.int32)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mmoe.ops import dense_mlp, dense_mm, shared_mm
-from mmoe.ops.repeat_rows import Owners
+from mmoe.ops.row_sums import Owners
 from tests.needs_kernels import needs_kernels
 from tests.ops.conftest import LAYER_TYPES
 

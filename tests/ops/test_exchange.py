@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmoe.ops.exchange import exchange_reference
+from mmoe.ops import exchange_reference
 from tests.needs_kernels import needs_kernels
 from tests.ops.exchange_world import CASES, STEPS, Case, World
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmoe.ops.jagged_sum import jagged_sum, sample_of_rows
+from mmoe.ops.row_sums import jagged_sum, sample_of_rows
 
 LENGTHS = [[2, 0, 3], [0, 0], [], [1], [0, 4, 0], [300, 1]]
 

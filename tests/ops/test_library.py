@@ -117,12 +117,6 @@ def test_kernels_use_no_instructions_that_nobody_asked_the_processor_for(reposit
         assert set(",".join(targets).split(",")) - {""} <= asked, name
 
 
-def test_an_extension_whose_operators_are_others_is_refused():
-    """Those built before schemas stood in Python alone define the operators themselves."""
-    with pytest.raises(ImportError, match="older than its Python files, and route_plan is another"):
-        _library.define("route_plan(Tensor experts_BGK) -> Tensor", lambda experts_BGK: experts_BGK)
-
-
 def test_the_transforms_that_are_not_supported_are_named():
     """Once PyTorch supports them, the docstring is to change."""
     y_EBO, weights_BGE = torch.rand(2, 3, 4), torch.rand(3, 1, 2)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mmoe.ops import dense_mm, shared_mm
-from mmoe.ops.repeat_rows import Owners, repeat_rows, sum_by_owner
+from mmoe.ops.row_sums import Owners, repeat_rows, sum_by_owner
 from tests.needs_kernels import needs_kernels
 
 E, B, Q, D, H = 3, 37, 6, 16, 24

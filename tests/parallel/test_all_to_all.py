@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from mmoe.mixture import ExpertPool, GateOutput, MultiGateMixture, mlp_experts
-from mmoe.mixture.width import find_width
+from mmoe.mixture.checks import find_width
 from mmoe.parallel import AllToAllDispatcher, ExpertPlacement, ensure_process_group
 
 

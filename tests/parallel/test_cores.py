@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 
@@ -75,8 +74,6 @@ def test_a_machine_that_tells_nothing_of_its_processors(monkeypatch):
     [
         ({}, {4, 5, 6, 7}),
         ({"wanted": False}, None),
-        ({"MMOE_BIND_CORES": "off"}, None),
-        ({"MMOE_BIND_CORES": "1", "wanted": False}, {4, 5, 6, 7}),
         ({"tuned": False}, None),
         ({"nccl": True}, None),
         ({"other": [0, 1, 2, 3]}, None),  # bound by its launcher
@@ -104,9 +101,7 @@ def test_which_ranks_are_bound(change, bound, monkeypatch):
     monkeypatch.setattr(
         os, "sched_setaffinity", lambda _, cpus: found.append(set(cpus)), raising=False
     )
-    variable = "MMOE_BIND_CORES" in change
-    with pytest.warns(DeprecationWarning, match="now the config's") if variable else nullcontext():
-        bind_to_own_cores(wanted)
+    bind_to_own_cores(wanted)
     assert all(cpus == bound for cpus in found)
     assert bool(found) == (bound is not None and Path("/proc/self/task").is_dir())
     assert len(told) == change.get("tuned", True)  # by each, or another would wait for it

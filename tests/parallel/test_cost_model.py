@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from mmoe.parallel import ExpertPlacement, Hosts, LinkRates, Mode
-from mmoe.parallel.adaptive.call_costs import Call, CallParts
-from mmoe.parallel.adaptive.cost_model import candidates, predict
+from mmoe.parallel.adaptive.cost_model import Call, CallParts, candidates, predict
 
 GBIT = 1e9 / 8
 RATES = LinkRates(

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from mmoe.parallel.launch import run_as_rank
 from mmoe.parallel.launch.process_group import store_of_this_start
-from mmoe.parallel.launch.restarts import begun_before
+from mmoe.parallel.launch.run_as_rank import begun_before
 from tests.forked import ROOT
 
 

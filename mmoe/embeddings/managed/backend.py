@@ -11,7 +11,8 @@ from mmoe.config import FeatureSpec
 from mmoe.embeddings.backend import EmbeddingBackend
 from mmoe.embeddings.initial import fresh_rows
 from mmoe.embeddings.names import table_of_state
-from mmoe.parallel.sharded_tensors import Sharded, local_shards, rows_held
+from mmoe.parallel import Sharded, local_shards
+from mmoe.parallel.sharded_tensors import rows_held
 
 if TYPE_CHECKING:
     from mmoe.embeddings.lookups import Lookups

@@ -32,8 +32,8 @@ from mmoe.embeddings.sharded.replicas import Replicas
 from mmoe.embeddings.sharded.sharder import RowSharder, TableSharder
 from mmoe.embeddings.sharded.unpooled import UnpooledLookups
 from mmoe.embeddings.step_phases import StepPhases, StepT
-from mmoe.parallel import Shard
-from mmoe.parallel.sharded_tensors import Sharded, held_whole
+from mmoe.parallel import Shard, Sharded
+from mmoe.parallel.sharded_tensors import held_whole
 
 # What FBGEMM has kernels for on the CPU (tried with 1.8: Adam, partial row-wise Adam, LAMB, LARS
 # and the others say "not supported in CPU mode").

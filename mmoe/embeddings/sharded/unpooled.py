@@ -10,7 +10,7 @@ from mmoe.config import FeatureSpec, TableSpec
 from mmoe.embeddings.lookups import Bags, Lookups, divide_by_length, lengths_of_events, split_bags
 from mmoe.embeddings.sharded.arrange import Block, arrange, arrangement
 from mmoe.embeddings.sharded.collections import tables_of_events
-from mmoe.ops.jagged_sum import jagged_sum
+from mmoe.ops.row_sums import jagged_sum
 
 
 class UnpooledLookups:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from mmoe.integrations.convert.feed_forward import Activation, FeedForward, Replace
-from mmoe.mixture.width import trial_run
+from mmoe.mixture.checks import trial_run
 
 
 def if_computed(

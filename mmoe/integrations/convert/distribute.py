@@ -11,9 +11,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mmoe.integrations.convert.places import put_in_place
 from mmoe.mixture import LocalDispatcher, MultiGateMixture, Pool
+from mmoe.mixture.dispatcher import OneRank
 from mmoe.mixture.gates.learned import GateSettings
 from mmoe.mixture.multi_gate import mixtures_in
-from mmoe.mixture.rank_sums import OneRank
 from mmoe.parallel import AllReduceSums, AllToAllDispatcher, ExpertPlacement
 
 Gradients = Literal["mean", "sum"]

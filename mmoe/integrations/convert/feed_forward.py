@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from mmoe.mixture.batch_invariant import activate
+from mmoe.mixture.checks import trial_run
 from mmoe.mixture.experts.mlp import ExpertActivation
-from mmoe.mixture.width import trial_run
 from mmoe.ops import FLOAT_DTYPES
 
 Activation = Callable[[Tensor], Tensor]

@@ -10,10 +10,9 @@ from pydantic import ValidationError
 from torch import nn
 
 from mmoe.config import GATES, GateConfig, ModelConfig
-from mmoe.mixture import GateOutput, GateTraits
+from mmoe.mixture import GateOutput, GateTraits, traits_of
 from mmoe.mixture.checks import check_gate
-from mmoe.mixture.gates.logits import GateLogits
-from mmoe.mixture.traits import traits_of
+from mmoe.mixture.gates.learned import GateLogits
 from mmoe.models.sections import build_gate
 from mmoe.process_settings import borrowed_generators
 

@@ -6,9 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from mmoe.mixture import GateTraits, MoE, MoEOutput
-from mmoe.mixture.pytrees import Tree
-from mmoe.mixture.traits import traits_of
+from mmoe.mixture import GateTraits, MoE, MoEOutput, Tree, traits_of
 
 
 class ConvertedMoE(MoE):

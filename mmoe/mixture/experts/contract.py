@@ -52,6 +52,7 @@ class Pool(nn.Module):
         """
         super().__init_subclass__(**keywords)
         own = vars(cls)
+        # An inherited `gathered` would run the layers of the class above instead
         if "grouped" in own and "gathered" not in own:
             cls.gathered = Pool.gathered
         if "of_requests" not in own:

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 
+from mmoe.mixture.dispatcher import Compute
 from mmoe.mixture.experts.contract import Pool, PoolCompute, tensors_of
-from mmoe.mixture.experts.mlp_experts import MLPExperts
+from mmoe.mixture.experts.mlp import MLPExperts
 from mmoe.mixture.experts.pool import ExpertPool
 from mmoe.mixture.pytrees import Tree
-from mmoe.mixture.routing.dispatcher import Compute
 
 # What every module has, beside settings
 _OF_MODULES = frozenset(vars(nn.Module()))
@@ -115,6 +115,7 @@ class Lender:
 def lender_of(pool: Pool | None) -> Lender | None:
     """Returns the lender of a pool, also of one without experts; None: there cannot be one."""
     if isinstance(pool, ExpertPool) and (apart := pool.expert_modules) is not None:
+        # Where all experts have left, what was kept of one says what those of other ranks are
         kinds = apart[:1] or pool.kind
         shells = [ExpertPool.around(kind, len(pool), pool.output_dim) for kind in kinds]
         return Lender(shells[0], apart or None) if shells else None
@@ -172,7 +173,7 @@ def _structure(module: nn.Module, first: int) -> str | None:
         if None in values.values():
             return None
         said.append((name, kind, values))
-    return repr(said)
+    return repr(said)  # text, which ranks can send each other and compare
 
 
 def _plain(value: Any) -> str | None:

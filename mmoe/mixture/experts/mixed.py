@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.axes import Names, Part, picked
-from mmoe.mixture.columns import ColumnChoice, RequestColumns
 from mmoe.mixture.experts.contract import Pool, Record, check_numbers
-from mmoe.mixture.inputs import Inputs
+from mmoe.mixture.inputs import ColumnChoice, Inputs, RequestColumns
 from mmoe.mixture.pytrees import cast_for_autocast
 from mmoe.mixture.traits import PoolTraits, SharedWork
 
@@ -101,6 +100,7 @@ class MixedExperts(Pool):
             pool.part([e - own.start for e in experts if e in own])
             for pool, own in zip(self._each(), self.ranges, strict=True)
         )
+        # With buffers of its own, as it may go to another device
         part.choices, part.requests = copy.deepcopy(self.choices), copy.deepcopy(self.requests)
         return part
 
@@ -134,6 +134,8 @@ class MixedExperts(Pool):
     @property
     def traits(self) -> PoolTraits:
         """Traits of the whole: what one pool needs, all get."""
+        # No static shapes: `grouped` reads bounds on the host. Nor are kinds joinable with each
+        # other, or told of a record
         each = [pool.traits for pool in self._each()]
         return PoolTraits(uses_batch=any(traits.uses_batch for traits in each))
 
@@ -171,6 +173,7 @@ class MixedExperts(Pool):
             return []
         if self._choice(number).columns_C is None:
             return pool.of_requests(rows)
+        # Which of a stage's own columns are the request's nobody has said
         return self._dense(number, [cast_for_autocast(rows.whole)])
 
     def shared_outputs(self, rows: Inputs) -> list[Tensor]:

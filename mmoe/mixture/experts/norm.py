@@ -1,13 +1,73 @@
-"""Normalisation inside a pool of experts: every expert has its own scale, shift and statistics."""
+"""Normalisation inside a pool of experts: each has its own scale, shift and statistics.
 
-from typing import Literal
+With the sums over an expert's rows that it takes, and the reverse: its value for each of its rows.
+"""
+
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmoe.mixture.rank_sums import ONE_RANK, RankSums
-from mmoe.mixture.routing.segments import per_row, segment_sum
+from mmoe import ops
+from mmoe.mixture.dispatcher import ONE_RANK, RankSums
+
+
+def per_row(values_EH: Tensor, offsets_E1: Tensor, rows: int) -> Tensor:
+    """Gives every row the values of its expert, `[rows, H]`; 0 past the last offset.
+
+    Example:
+        >>> import torch
+        >>> offsets = torch.tensor([0, 2, 3], dtype=torch.int32)
+        >>> per_row(torch.tensor([[1.0], [5.0]]), offsets, rows=3).flatten().tolist()
+        [1.0, 1.0, 5.0]
+    """
+    # Not indexing, whose gradient a GPU adds up in any order: here it is a sum in a fixed one
+    return ops.grouped_mm(values_EH.new_ones(rows, 1), offsets_E1, values_EH.unsqueeze(1))
+
+
+def segment_sum(y_PH: Tensor, offsets_E1: Tensor) -> Tensor:
+    """Adds up each expert's rows in a fixed order, `[E, H]`.
+
+    Args:
+        y_PH: float32 or float64.
+        offsets_E1: int32; rows past the last offset are not read.
+
+    Returns:
+        The sums; 0 for an expert without rows.
+
+    Example:
+        >>> import torch
+        >>> offsets = torch.tensor([0, 2, 2], dtype=torch.int32)
+        >>> segment_sum(torch.tensor([[1.0], [2.0], [9.0]]), offsets).flatten().tolist()
+        [3.0, 0.0]
+    """
+    return _SegmentSum.apply(y_PH, offsets_E1)
+
+
+class _SegmentSum(torch.autograd.Function):
+    """The sum over an expert's rows is the gradient of its bias."""
+
+    @staticmethod
+    def forward(ctx: Any, y_PH: Tensor, offsets_E1: Tensor) -> Tensor:
+        ctx.save_for_backward(offsets_E1)
+        ctx.rows = y_PH.shape[0]
+        y_PH = y_PH.contiguous()
+        ones_P1 = y_PH.new_ones(y_PH.shape[0], 1)
+        weight_E1H = y_PH.new_zeros(offsets_E1.shape[0] - 1, 1, y_PH.shape[1])
+        empty = y_PH.new_empty(0)
+        # Of a product `x W[e] + b[e]` with y as the result's gradient, that of b[e] is the sum
+        gradients = torch.ops.mmoe.grouped_mm_backward(
+            y_PH, ones_P1, offsets_E1, weight_E1H, y_PH, empty, "none", False, False, True
+        )
+        return gradients[2]
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        (offsets_E1,) = ctx.saved_tensors
+        (grad_EH,) = grad_outputs
+        return per_row(grad_EH, offsets_E1, ctx.rows), None
+
 
 ExpertNorm = Literal["layer", "batch"]
 
@@ -22,12 +82,6 @@ class ExpertLayerNorm(nn.Module):
         width: H.
         eps: ε.
 
-    Example:
-        >>> import torch
-        >>> offsets_E1 = torch.tensor([0, 1, 3], dtype=torch.int32)
-        >>> ExpertLayerNorm(2, 4)(torch.randn(3, 4), offsets_E1).shape
-        torch.Size([3, 4])
-
     Source: Ba et al., "Layer normalization" (arXiv 1607.06450), equation 3.
     """
 
@@ -39,7 +93,7 @@ class ExpertLayerNorm(nn.Module):
 
     def forward(self, y_PH: Tensor, offsets_E1: Tensor) -> Tensor:
         """Normalises rows in the order of a plan, in their dtype."""
-        z_PH = _accumulate(y_PH)
+        z_PH = y_PH.to(ops.accumulate_dtype(y_PH.dtype))
         z_PH = F.layer_norm(z_PH, z_PH.shape[1:], eps=self.eps)
         return _affine(z_PH, self.weight, self.bias, offsets_E1).to(y_PH.dtype)
 
@@ -63,12 +117,6 @@ class ExpertBatchNorm(nn.Module):
         ranks: Sums over the ranks that share a batch, where each has a copy of the experts; then
             the statistics are those of all ranks' rows. Default: there is one rank.
 
-    Example:
-        >>> import torch
-        >>> offsets_E1 = torch.tensor([0, 1, 3], dtype=torch.int32)
-        >>> ExpertBatchNorm(2, 4)(torch.randn(3, 4), offsets_E1).shape
-        torch.Size([3, 4])
-
     Source: Ioffe and Szegedy, "Batch normalization" (ICML 2015), algorithms 1 and 2; within an
         expert: Wang et al., "HoME: hierarchy of multi-gate experts" (arXiv 2408.05430).
     """
@@ -89,7 +137,8 @@ class ExpertBatchNorm(nn.Module):
 
     def forward(self, y_PH: Tensor, offsets_E1: Tensor) -> Tensor:
         """Normalises rows in the order of a plan, in their dtype."""
-        z_PH, rows = _accumulate(y_PH), y_PH.shape[0]
+        # Sums over rows lose digits in a narrow type
+        z_PH, rows = y_PH.to(ops.accumulate_dtype(y_PH.dtype)), y_PH.shape[0]
         mean_EH, var_EH = self.running_mean.to(z_PH.dtype), self.running_var.to(z_PH.dtype)
         if self.training:
             mean_EH, var_EH = self._of_batch(z_PH, offsets_E1, mean_EH, var_EH)
@@ -130,13 +179,9 @@ def share_statistics(experts: nn.Module, ranks: RankSums) -> None:
             module.ranks = ranks
 
 
-def _accumulate(y: Tensor) -> Tensor:
-    # Sums over rows lose digits in a narrow type
-    return y if y.dtype == torch.float64 else y.float()
-
-
 def _affine(z_PH: Tensor, weight_EH: Tensor, bias_EH: Tensor, offsets_E1: Tensor) -> Tensor:
     weight_EH, bias_EH, rows = weight_EH.to(z_PH.dtype), bias_EH.to(z_PH.dtype), z_PH.shape[0]
+    # One pass over the rows, not one for the scale and one for the shift
     return torch.addcmul(
         per_row(bias_EH, offsets_E1, rows), z_PH, per_row(weight_EH, offsets_E1, rows)
     )

@@ -16,7 +16,7 @@ from mmoe.mixture.batch_invariant import StableFunctions
 from mmoe.mixture.experts.contract import Pool, check_numbers, stacked_part, tensors_of
 from mmoe.mixture.pytrees import Tree, join_rows, leaves_of, map_leaves, split_rows
 from mmoe.mixture.traits import PoolTraits
-from mmoe.ops._checks import host_is_near
+from mmoe.ops import host_is_near
 
 # Rows per product when a grouped pool scores. A product of torch's may round differently at another
 # height, and how many rows an expert gets depends on the other rows of the batch; with products of
@@ -165,6 +165,7 @@ class ExpertPool(Pool, nn.ModuleList):
         if len(self) and not experts:
             # What is left tells `lender_of` what the experts of other ranks are
             self.kind = (_without_experts(self[0]),)
+        # By their numbers, not their places: checkpoints of a part have the names of the whole's
         self._modules = {str(number): expert for number, expert in experts.items()}
 
     def __len__(self) -> int:
@@ -326,6 +327,7 @@ class ExpertPool(Pool, nn.ModuleList):
         self, experts: Sequence[nn.Module], outputs: Sequence[Tree], sizes: Sequence[int]
     ) -> None:
         """Checks that every expert returns a row for each row, of expert 0's shape and type."""
+        # The width that the pool says goes before expert 0's, which may be the one that is wrong
         first = _shapes(outputs[0])
         if self.output_dim is not None and isinstance(outputs[0], Tensor):
             first = [[self.output_dim]]

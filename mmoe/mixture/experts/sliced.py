@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from mmoe.mixture.experts.mlp_experts import MLPExperts
+from mmoe.mixture.experts.mlp import MLPExperts
 
 
 class Piece(NamedTuple):
@@ -25,6 +25,12 @@ class Piece(NamedTuple):
     def shape(self) -> tuple[int, ...]:
         """Size along each dimension."""
         return tuple(span.stop - span.start for span in self.place)
+
+    @property
+    def region(self) -> tuple[slice, ...]:
+        """Where they are in the whole experts' tensor."""
+        sides = zip(self.offsets, self.shape, strict=True)
+        return tuple(slice(start, start + size) for start, size in sides)
 
 
 def cut_into_slices(whole: object, slices: int) -> MLPExperts:
@@ -68,10 +74,10 @@ def cut_into_slices(whole: object, slices: int) -> MLPExperts:
     hidden, output_dim = whole.weights[1].shape[1:]
     pool = _empty(whole, len(whole) * slices, hidden // slices, output_dim)
     pool.slices = slices
-    _fill(pool, whole, partial(cut_tensor, pool))
     # A setting, not state: it comes back with what the whole was made by
-    numbers_V = torch.arange(len(pool), device=pool.weights[0].device)
+    numbers_V = torch.arange(len(pool), device=whole.weights[0].device)
     pool.register_buffer("number_V", numbers_V, persistent=False)
+    _fill(pool, whole, partial(cut_tensor, pool))
     return pool
 
 
@@ -109,34 +115,24 @@ def cut_tensor(pool: MLPExperts, name: str, whole: Tensor) -> Tensor:
             `NAME/MOMENT`.
         whole: The tensor; one number for all, such as a count of steps, is returned.
     """
-    match name.partition("/")[0]:
-        case _ if not whole.dim():
-            return whole
-        case "biases.1":
-            # Slices add up, so that one of them alone has the bias
-            first = whole.new_zeros(len(whole), pool.slices, *whole.shape[1:])
-            first[:, 0] = whole
-            return first.flatten(0, 1)
-        case "weights.1":
-            # The second product reads hidden units: each slice's rows of it
-            return whole.unflatten(1, (pool.slices, -1)).flatten(0, 1)
-        case _:  # [E, …, halves, r, h] → [E, r, …, halves, h]
-            apart = whole.unflatten(-1, (_halves(pool), pool.slices, -1))
-            return apart.movedim(-2, 1).flatten(-2).flatten(0, 1)
+    if not whole.dim():
+        return whole
+    # Zeros stay where a slice has no part of it: slices add up, so that one alone has the bias
+    sliced = whole.new_zeros(pool.get_parameter(name.partition("/")[0]).shape)
+    for piece in pieces(pool, name, sliced.shape):
+        sliced[piece.place] = whole[piece.region]
+    return sliced
 
 
 def join_tensor(pool: MLPExperts, name: str, sliced: Tensor) -> Tensor:
     """Puts a tensor of slices together again: what `cut_tensor` has cut."""
     if not sliced.dim():
         return sliced
-    of_each = sliced.unflatten(0, (-1, pool.slices))
-    match name.partition("/")[0]:
-        case "biases.1":
-            return of_each[:, 0]
-        case "weights.1":
-            return of_each.flatten(1, 2)
-        case _:
-            return of_each.unflatten(-1, (_halves(pool), -1)).movedim(1, -2).flatten(-3)
+    num_experts = len(sliced) // pool.slices
+    whole = sliced.new_empty(whole_shape(pool, name, sliced.shape, num_experts))
+    for piece in pieces(pool, name, sliced.shape):
+        whole[piece.region] = sliced[piece.place]
+    return whole
 
 
 def pieces(pool: MLPExperts, name: str, shape: Sequence[int]) -> Iterator[Piece]:
@@ -221,20 +217,13 @@ def _fill(pool: MLPExperts, source: MLPExperts, change: Callable[[str, Tensor], 
     """Gives a pool without numbers copies of another one's, changed."""
     for kind in ("weights", "biases"):
         for layer, old in enumerate(getattr(source, kind)):
-            # Cutting gives views: the pools are to share no memory
-            new = change(f"{kind}.{layer}", old.detach()).clone()
+            new = change(f"{kind}.{layer}", old.detach())
             getattr(pool, kind)[layer] = nn.Parameter(new, requires_grad=old.requires_grad)
     pool.train(source.training)
 
 
 def can_be_cut(pool: object) -> bool:
-    """Returns whether `cut_into_slices` takes a pool, into some number of slices.
-
-    Example:
-        >>> from mmoe.mixture import mlp_experts
-        >>> can_be_cut(mlp_experts(2, 8, [6, 3])), can_be_cut(mlp_experts(2, 8, [3]))
-        (False, False)
-    """
+    """Returns whether `cut_into_slices` takes a pool, into some number of slices."""
     try:
         _checked(pool, 1)
     except ValueError:

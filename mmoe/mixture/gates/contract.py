@@ -14,7 +14,7 @@ from mmoe.errors import NotFinite
 from mmoe.mixture.inputs import Inputs, first_leaf
 from mmoe.mixture.pytrees import Tree, leaves_of
 from mmoe.mixture.traits import GateTraits, traits_of
-from mmoe.ops._checks import host_is_near
+from mmoe.ops import host_is_near
 
 
 class GateOutput(NamedTuple):
@@ -174,7 +174,7 @@ def decide(
     """
     said = {} if rows is None else _said(rows, traits or traits_of(gate, GateTraits))
     height = (inputs[0] if isinstance(inputs[0], Tensor) else first_leaf(inputs[0])).shape[0]
-    decision = check_decision(gate(inputs, visibility_GE, **said), height, visibility_GE, sees_all)
+    decision = _checked(gate(inputs, visibility_GE, **said), height, visibility_GE, sees_all)
     if rows is None or rows.asked_BG is None:
         return decision
     return decision.only_asked(rows.asked_BG)
@@ -204,22 +204,8 @@ def _said(rows: Inputs, gate: GateTraits) -> dict[str, Any]:
     return {}
 
 
-def check_decision(
-    decision: object, rows: int, visibility_GE: Tensor, sees_all: bool
-) -> GateOutput:
-    """Refuses weights or picks that no gate of this mixture may return.
-
-    Args:
-        decision: What the gate returned.
-        rows: B.
-        visibility_GE: Which gate may see which expert.
-        sees_all: Whether every gate sees every expert.
-
-    Returns:
-        The decision, with picks in int32 and a dict of losses.
-
-    Values are looked at where that is cheap: on the CPU, while no program is traced.
-    """
+def _checked(decision: object, rows: int, visibility_GE: Tensor, sees_all: bool) -> GateOutput:
+    """Refuses what no gate of this mixture may return; picks in int32 and a dict of losses."""
     if not isinstance(decision, GateOutput) or not isinstance(decision.weights, Tensor):
         got = f"a {type(decision).__name__}"
         if isinstance(decision, GateOutput):

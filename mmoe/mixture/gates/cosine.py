@@ -10,11 +10,17 @@ from torch import Tensor, nn
 
 from mmoe.mixture.axes import Names, Part, without
 from mmoe.mixture.gates.contract import check_domains
-from mmoe.mixture.gates.learned import GateOptions, LearnedGate
-from mmoe.mixture.gates.logits import GateLogits, domain_logits, gate_products
+from mmoe.mixture.gates.learned import (
+    GateLogits,
+    GateOptions,
+    LearnedGate,
+    check_at_least_1,
+    domain_logits,
+    gate_products,
+)
 from mmoe.mixture.gates.select import Selection
 from mmoe.mixture.inputs import Inputs
-from mmoe.ops.gating import Softmax
+from mmoe.ops import Softmax
 
 # Tutel's numbers, both temperatures: where the learned one starts, and what it stays above.
 _START_TEMPERATURE = 0.5
@@ -72,8 +78,7 @@ class CosineGate(LearnedGate):
         super().__init__(
             None, num_gates, num_experts, options, k=k, softmax=softmax, selection=selection
         )
-        if projection_dim < 1:
-            raise ValueError(f"projection_dim: expected 1 or more, got {projection_dim}")
+        check_at_least_1(projection_dim=projection_dim)
         self.projection = GateLogits(
             input_dim, num_gates, projection_dim, hidden=self.options.hidden
         )
@@ -101,6 +106,7 @@ class CosineGate(LearnedGate):
 
     def add_domains(self, num_domains: int) -> None:
         """Gives each domain directions and temperatures of its own, beside what they share."""
+        # Zeros: domains with few rows begin with what all have learnt together
         num_gates, *sizes = self.directions_GEP.shape
         zeros_GMEP = self.directions_GEP.detach().new_zeros(num_gates, num_domains, *sizes)
         self.own_directions_GMEP = nn.Parameter(zeros_GMEP)

@@ -15,13 +15,14 @@ from mmoe.mixture.gates.contract import (
     rows_and_dtype,
 )
 from mmoe.mixture.gates.learned import (
+    GateLogits,
     GateOptions,
+    check_at_least_1,
     check_coefficient,
     check_k,
     gate_settings,
     show_settings,
 )
-from mmoe.mixture.gates.logits import GateLogits
 from mmoe.mixture.gates.losses import mean, where_asked, z_loss
 from mmoe.mixture.gates.static import check_blind
 from mmoe.mixture.inputs import Inputs, of_each_domain
@@ -101,9 +102,7 @@ class DSelectKGate(nn.Module):
     ) -> None:
         super().__init__()
         self.options = gate_settings(self, options)
-        for name, value in (("num_gates", num_gates), ("num_experts", num_experts)):
-            if value < 1:
-                raise ValueError(f"{name}: expected 1 or more, got {value}")
+        check_at_least_1(num_gates=num_gates, num_experts=num_experts)
         check_k(k, num_experts)
         if not 0 < gamma < float("inf"):
             raise ValueError(f"gamma: expected a number above 0, got {gamma}")

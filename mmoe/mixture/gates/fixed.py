@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.mixture.gates.contract import GateOutput, check_sizes, rows_and_dtype
-from mmoe.ops._checks import host_is_near
+from mmoe.ops import host_is_near
 
 
 class FixedGate(nn.Module):

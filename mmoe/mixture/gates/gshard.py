@@ -8,7 +8,7 @@ from torch import Tensor
 from mmoe.mixture.gates.learned import GateOptions, LearnedGate, Scored
 
 if TYPE_CHECKING:
-    from mmoe.mixture.routing.capacity import Capacity
+    from mmoe.mixture.capacity import Capacity
 
 
 class GShardGate(LearnedGate):

@@ -9,10 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.mixture.axes import Names, Part, picked
-from mmoe.mixture.columns import ColumnChoice
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.mixture.gates.select import Selection, Votes
-from mmoe.mixture.inputs import Inputs
+from mmoe.mixture.inputs import ColumnChoice, Inputs
 from mmoe.mixture.traits import GateTraits, traits_of
 
 
@@ -169,24 +168,12 @@ class JoinedGates(nn.Module):
 
 
 def modules_of(gate: nn.Module) -> list[nn.Module]:
-    """Returns the modules of gates that came one after another; of others the gate itself.
-
-    Example:
-        >>> from mmoe.mixture import SoftmaxGate
-        >>> len(modules_of(SoftmaxGate(8, num_gates=2, num_experts=4)))
-        1
-    """
+    """Returns the modules of gates that came one after another; of others the gate itself."""
     return list(gate.gates) if isinstance(gate, JoinedGates) else [gate]
 
 
 def groups_of(gate: nn.Module) -> Sequence[GateGroup]:
-    """Returns the gates that came one after another; none where all came at once.
-
-    Example:
-        >>> from mmoe.mixture import SoftmaxGate
-        >>> groups_of(SoftmaxGate(8, num_gates=2, num_experts=4))
-        ()
-    """
+    """Returns the gates that came one after another; none where all came at once."""
     return gate.groups if isinstance(gate, JoinedGates) else ()
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from mmoe.mixture.rank_sums import ONE_RANK, RankSums
+from mmoe.mixture.dispatcher import ONE_RANK, RankSums
 
 Scope = Literal["gate", "all"]
 
@@ -118,6 +118,7 @@ def count_picks(experts_BGK: Tensor, num_experts: int) -> Tensor:
         [[1, 0, 2]]
     """
     picks_GN = _or_beyond(experts_BGK, num_experts).transpose(0, 1).flatten(1)
+    # Whole numbers: float32 stops counting at 2^24
     counts = picks_GN.new_zeros(picks_GN.shape[0], num_experts + 1)
     return counts.scatter_add(1, picks_GN, torch.ones_like(picks_GN))[:, :num_experts]
 

@@ -8,8 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmoe.mixture.gates.learned import GateOptions, LearnedGate, Scored, check_coefficient
-from mmoe.mixture.gates.logits import GateLogits
+from mmoe.mixture.gates.learned import (
+    GateLogits,
+    GateOptions,
+    LearnedGate,
+    Scored,
+    check_coefficient,
+)
 from mmoe.mixture.gates.losses import cv_squared, over_experts, where_asked
 from mmoe.mixture.gates.select import Selection
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from mmoe.mixture.gates.contract import check_numbers
 from mmoe.mixture.traits import GateTraits
-from mmoe.ops import joint_select, topk_gate
-from mmoe.ops.gating import Aggregate, Softmax, check_selection, visible_softmax
+from mmoe.ops import Softmax, joint_select, topk_gate
+from mmoe.ops.gating import Aggregate, check_selection, visible_softmax
 
 
 @dataclass(frozen=True, kw_only=True)

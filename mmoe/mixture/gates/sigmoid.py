@@ -159,24 +159,12 @@ class SigmoidGate(LearnedGate):
 
 
 def biased_gates(model: nn.Module) -> "list[SigmoidGate]":
-    """Returns all `SigmoidGate`s of a model.
-
-    Example:
-        >>> from mmoe.mixture import SigmoidGate
-        >>> len(biased_gates(SigmoidGate(8, 1, 2, k=1)))
-        1
-    """
+    """Returns all `SigmoidGate`s of a model."""
     return [module for module in model.modules() if isinstance(module, SigmoidGate)]
 
 
 def gate_loads(model: nn.Module) -> list[Tensor]:
-    """Returns the counts `load_GE` of all `SigmoidGate`s in a model (not copies).
-
-    Example:
-        >>> from mmoe.mixture import SigmoidGate
-        >>> [load.tolist() for load in gate_loads(SigmoidGate(8, 1, 2, k=1))]
-        [[[0, 0]]]
-    """
+    """Returns the counts `load_GE` of all `SigmoidGate`s in a model (not copies)."""
     return [gate.load_GE for gate in biased_gates(model)]
 
 

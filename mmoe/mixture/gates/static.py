@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from mmoe.mixture.gates.contract import check_domains, rows_and_dtype
 from mmoe.mixture.gates.learned import GateOptions, GateSettings, LearnedGate
 from mmoe.mixture.inputs import Inputs, of_each_domain
-from mmoe.ops.gating import Softmax
+from mmoe.ops import Softmax
 
 
 class StaticGate(LearnedGate):

@@ -10,7 +10,7 @@ from mmoe.mixture.gates.learned import GateOptions, LearnedGate, check_share
 from mmoe.mixture.inputs import Inputs
 
 if TYPE_CHECKING:
-    from mmoe.mixture.routing.capacity import Capacity
+    from mmoe.mixture.capacity import Capacity
 
 
 class SwitchGate(LearnedGate):

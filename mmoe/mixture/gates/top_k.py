@@ -4,7 +4,7 @@ from typing import ClassVar, Unpack
 
 from mmoe.mixture.gates.learned import GateOptions, LearnedGate
 from mmoe.mixture.gates.select import Selection
-from mmoe.ops.gating import Softmax
+from mmoe.ops import Softmax
 
 
 class TopKGate(LearnedGate):

@@ -1,24 +1,189 @@
-"""`AdaptiveMode`: the mode of a dispatcher, chosen by a cost model and by the clock."""
+"""`AdaptiveMode`: the mode of a dispatcher, chosen by a cost model and by the clock.
+
+What the model reads is gathered from all ranks, and what the clock says is that of the slowest:
+all of them have to choose alike.
+"""
 
 import statistics
-from collections.abc import Sequence
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
-from mmoe.mixture import DispatchPlan
+from mmoe.mixture import Compute, DispatchPlan, Tree
 from mmoe.mixture.experts.contract import pool_of
 from mmoe.mixture.experts.lender import lender_of
-from mmoe.mixture.pytrees import Tree
-from mmoe.mixture.routing.dispatcher import Compute
-from mmoe.parallel.adaptive.call_clock import CallClock
-from mmoe.parallel.adaptive.call_costs import Call
-from mmoe.parallel.adaptive.cost_model import candidates
-from mmoe.parallel.adaptive.gathered_call import Asking, gathered_call, reduced
+from mmoe.parallel.adaptive.cost_model import Call, candidates
 from mmoe.parallel.adaptive.link_rates import LinkRates, measure_links
+from mmoe.parallel.experts.balance import pairs_of_experts
 from mmoe.parallel.experts.mode import ROWS_TRAVEL, Mode
+from mmoe.parallel.experts.placement import ExpertPlacement
 from mmoe.parallel.experts.shadow import can_be_joined
+from mmoe.parallel.experts.wire import Wire
+from mmoe.parallel.hosts import Hosts
+
+
+class Asking(Protocol):
+    """Part of a dispatcher that a gathered call reads."""
+
+    wire: Wire
+    wire_dtype: torch.dtype | None
+
+    @property
+    def placement(self) -> ExpertPlacement:
+        """Placement of the experts."""
+        ...
+
+    @property
+    def hosts(self) -> Hosts:
+        """Hosts of the ranks."""
+        ...
+
+    @property
+    def num_experts(self) -> int:
+        """E, over all ranks."""
+        ...
+
+
+def _gathered_call(
+    dispatcher: Asking, sources: Sequence[Tree], plan: DispatchPlan, compute: Compute
+) -> Call:
+    """Returns what the cost model wants to know of a call of all ranks; all have to ask."""
+    picks_BGK, pool = plan.experts_BGK, pool_of(compute)
+    weights = [] if pool is None else list(pool.parameters())
+    own = [len(picks_BGK), sum(w.numel() for w in weights), sum(w.nbytes for w in weights)]
+    # All in one message: float64 holds counts and sizes exactly
+    told = torch.cat([pairs_of_experts(plan).double().cpu(), torch.tensor(own).double()])
+    *pairs, rows, numbers, size = _reduced(told, dispatcher.wire.group).tolist()
+    x_BD = cast(Tensor, sources[plan.expert_source[0]])
+    wire = dispatcher.wire_dtype or x_BD.dtype
+    return Call(
+        rows=max(rows / dispatcher.wire.world_size, 1.0),
+        picks=(picks_BGK.shape[1], picks_BGK.shape[2]),
+        pairs_per_row=sum(pairs) / max(rows, 1.0),
+        widths=(x_BD.shape[1], plan.output_dim or x_BD.shape[1]),
+        parameters=numbers / plan.num_experts,
+        number_bytes=min(wire.itemsize, x_BD.dtype.itemsize),
+        parameter_bytes=round(size / max(numbers, 1.0)),
+        loads=tuple(count / max(sum(pairs), 1.0) for count in pairs),
+        placement=dispatcher.placement,
+        hosts=dispatcher.hosts,
+        device_type=x_BD.device.type,
+    )
+
+
+def _reduced(
+    values: Tensor,
+    group: dist.ProcessGroup | None,
+    op: "dist.ReduceOp.RedOpType" = dist.ReduceOp.SUM,
+) -> Tensor:
+    """Over all ranks; small numbers of the host, where the group's backend takes them."""
+    if dist.get_backend(group) == "nccl":
+        values = values.cuda()
+    dist.all_reduce(values, op, group=group)
+    return values.cpu()
+
+
+Run = Callable[[Sequence[Tree], DispatchPlan, Compute], Tensor]
+
+
+class CallClock:
+    """Times one call: the forward pass, and the backward pass when autograd gets there.
+
+    The backward pass lasts from when the gradient of the output is there until those of the rows
+    and of the gates' weights are.
+
+    Args:
+        device: What it waits for, where that is a GPU.
+
+    Example:
+        >>> import torch
+        >>> from mmoe.mixture import DispatchPlan
+        >>> picks = torch.zeros(2, 1, 1, dtype=torch.int32)
+        >>> plan = DispatchPlan(
+        ...     experts_BGK=picks,
+        ...     weights_BGK=torch.ones(2, 1, 1),
+        ...     num_experts=1,
+        ...     expert_source=(0,),
+        ... )
+        >>> clock, x_BD = CallClock(torch.device("cpu")), torch.ones(2, 3, requires_grad=True)
+        >>> out = clock.time(lambda sources, plan, _: sources[0] * 2, [x_BD], plan, lambda x, _: x)
+        >>> before = clock.seconds
+        >>> out.sum().backward()
+        >>> 0 < before < clock.seconds, x_BD.grad.sum()
+        (True, tensor(12.))
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._forward = self._backward = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the forward pass, and of the backward pass where there was one."""
+        return self._forward + self._backward
+
+    def time(
+        self, run: Run, sources: Sequence[Tree], plan: DispatchPlan, compute: Compute
+    ) -> Tensor:
+        """Runs a call, and returns its output.
+
+        Args:
+            run: The call.
+            sources: S tensors `x_BD`.
+            plan: The picks.
+            compute: Runs the experts.
+        """
+        started = self._now()
+        # Marks at both ends: the backward pass goes from the output's to those of what was read
+        *marked, weights_BGK = _marked(self._end, [*sources, plan.weights_BGK])
+        out_BGO = run(marked, replace(plan, weights_BGK=weights_BGK), compute)
+        self._forward = self._now() - started
+        return _marked(self._begin, [out_BGO])[0]
+
+    def _begin(self) -> None:
+        self._begun = self._now()
+
+    def _end(self) -> None:
+        self._backward = self._now() - self._begun
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            # The host runs ahead of a GPU
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
+
+def _marked(note: Callable[[], None], values: Sequence[Any]) -> list[Any]:
+    """The same values, whose gradients are noted once all of them are there."""
+    places = [i for i, v in enumerate(values) if isinstance(v, Tensor) and v.requires_grad]
+    found = list(values)
+    if places:
+        views = _Mark.apply(note, *(values[i] for i in places))
+        for i, view in zip(places, views, strict=True):
+            found[i] = view
+    return found
+
+
+class _Mark(torch.autograd.Function):
+    """Does nothing; in the backward pass it says so."""
+
+    @staticmethod
+    def forward(ctx: Any, note: Callable[[], None], *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.note = note
+        # What has no gradient stays without: zeros in its place would be work, and timed
+        ctx.set_materialize_grads(False)
+        return tuple(tensor.view_as(tensor) for tensor in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        ctx.note()
+        return None, *grads
+
 
 # A mode that was timed is tried again where it is no more than so many times as slow as the best
 _TIMED_WITHIN = 1.2
@@ -125,6 +290,7 @@ class AdaptiveMode:
         # A score must not depend on what was fast
         if not torch.is_grad_enabled() or dispatcher.wire.world_size == 1:
             return ROWS_TRAVEL, None
+        # Counted alike on all ranks, which must begin and end a trial in the same call
         step, self._calls = self._calls, self._calls + 1
         if self._trial is not None and self._trial.is_over:
             self._settle(self._trial, step, dispatcher.wire.group)
@@ -147,7 +313,7 @@ class AdaptiveMode:
             self.rates = measure_links(dispatcher.hosts, plan.experts_BGK.device)
         if self._lendable is None:
             self._lendable = can_be_joined(lender_of(pool_of(compute)), dispatcher.wire.group)
-        call = gathered_call(dispatcher, sources, plan, compute)
+        call = _gathered_call(dispatcher, sources, plan, compute)
         ranked = candidates(
             call,
             self.rates,
@@ -163,6 +329,7 @@ class AdaptiveMode:
         seconds = {
             mode: took * self._off.get(_kind(mode), known) for mode, took in predicted.items()
         }
+        # All ranks have the same numbers, and so the same order of equal ones
         best = min(seconds.values())
         near = sorted(
             (m for m, took in seconds.items() if took <= best * self._within(m)),
@@ -181,6 +348,7 @@ class AdaptiveMode:
         """Settles on a mode by the median of its calls, each as slow as its slowest rank."""
         self._trial = None
         seconds = trial.seconds(group)
+        # A factor, which other sizes of calls share rather than a difference
         for mode, took in seconds.items():
             self._off[_kind(mode)] = took / trial.predicted[mode]
         fastest = min(seconds, key=seconds.__getitem__)
@@ -231,7 +399,7 @@ class _Trial:
         counted = self._clocks[len(self.predicted) :]
         slowest = torch.tensor([clock.seconds for _, clock in counted], dtype=torch.float64)
         # Ranks wait for each other in a call, and all have to choose alike
-        slowest = reduced(slowest, group, dist.ReduceOp.MAX)
+        slowest = _reduced(slowest, group, dist.ReduceOp.MAX)
         by_mode: dict[Mode, list[float]] = {mode: [] for mode in self.predicted}
         for (mode, _), took in zip(counted, slowest.tolist(), strict=True):
             by_mode[mode].append(took)

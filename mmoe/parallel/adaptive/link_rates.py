@@ -3,11 +3,13 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
 
 from mmoe.parallel.hosts import Hosts
+from mmoe.parallel.launch.process_group import require_group
 
 # Bytes of one message of a rank to all others of a kind, for the latency and for the rate; the
 # largest only where the one before took no longer than `_LONG`
@@ -85,95 +87,83 @@ def measure_links(hosts: Hosts, device: torch.device | None = None) -> LinkRates
         >>> measure_links(Hosts.of_group()).flops_per_second > 0
         True
     """
-    if not dist.is_initialized():
-        raise ValueError(
-            "measure_links: expected a process group; call torch.distributed.init_process_group "
-            "first"
-        )
+    require_group("measure_links")
     device = device or torch.device("cpu")
-    clock = _Clock(hosts.group, device)
     rank = dist.get_rank(hosts.group)
     here = hosts.of(rank)
     inside = [r for r in hosts.ranks_on(here) if r != rank]
     between = [r for r in range(hosts.num_ranks) if hosts.of(r) != here]
-    latency, _ = _exchange(clock, hosts, [*inside, *between], _SMALL)
-    found = [_rate(clock, hosts, peers, latency) for peers in (inside, between)]
+    latency, _ = _exchange(hosts, device, [*inside, *between], _SMALL)
+    found = [_rate(hosts, device, peers, latency) for peers in (inside, between)]
     known = [rates for rates in found if rates] or [(float("inf"), 0.0)]
     (to_inside, core_inside), (to_between, core_between) = (rates or known[0] for rates in found)
     return LinkRates(
         latency=latency,
         bytes_per_second_inside=to_inside,
+        # All ranks of a host sent at once, and shared its link
         bytes_per_second_between=to_between * (hosts.size if between else 1),
         core_seconds_per_byte=max(core_inside, core_between) if device.type == "cpu" else 0.0,
-        flops_per_second=2 * _ROWS * _WIDTH * _WIDTH / _product(clock, device),
+        flops_per_second=2 * _ROWS * _WIDTH * _WIDTH / _product(hosts, device),
     )
 
 
 def _rate(
-    clock: "_Clock", hosts: Hosts, peers: Sequence[int], latency: float
+    hosts: Hosts, device: torch.device, peers: Sequence[int], latency: float
 ) -> tuple[float, float] | None:
     """Bytes/s that a rank sends to these peers, and seconds of its core for a byte; None: none."""
     if not peers:
         return None
     seconds, core, size = 0.0, 0.0, 0
     for size in _LARGER:
-        seconds, core = _exchange(clock, hosts, peers, size)
+        seconds, core = _exchange(hosts, device, peers, size)
         if seconds > _LONG:
             break
     # What an idle link lets through at once, and what waking up takes, is no part of its rate
+    # As many bytes came as went, and the core had to do with both
     return size / max(seconds - latency, 0.1 * seconds, 1e-9), core / (2 * size)
 
 
 def _exchange(
-    clock: "_Clock", hosts: Hosts, peers: Sequence[int], size: int
+    hosts: Hosts, device: torch.device, peers: Sequence[int], size: int
 ) -> tuple[float, float]:
     """Seconds of an all-to-all, so many bytes of each rank spread over its peers, and of core."""
     send = [0] * hosts.num_ranks
     for peer in peers:
         send[peer] = max(size // len(peers), 1)
-    message = torch.zeros(sum(send), dtype=torch.uint8, device=clock.device)
+    message = torch.zeros(sum(send), dtype=torch.uint8, device=device)
     received = torch.empty_like(message)  # as many come: every rank has as many peers
-    return clock.time(
-        lambda: dist.all_to_all_single(received, message, send, send, group=hosts.group)
-    )
+    exchange = partial(dist.all_to_all_single, received, message, send, send, group=hosts.group)
+    return _timed(exchange, hosts.group, device)
 
 
-def _product(clock: "_Clock", device: torch.device) -> float:
+def _product(hosts: Hosts, device: torch.device) -> float:
     """Seconds of one product."""
     x = torch.ones(_ROWS, _WIDTH, device=device)
     weight = torch.ones(_WIDTH, _WIDTH, device=device)
-    return clock.time(lambda: torch.mm(x, weight))[0]
+    return _timed(lambda: torch.mm(x, weight), hosts.group, device)[0]
 
 
-class _Clock:
-    """Times what all ranks do at once.
-
-    Args:
-        group: The ranks.
-        device: That the calls use.
-    """
-
-    def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
-        self.group, self.device = group, device
-
-    def time(self, call: Callable[[], object]) -> tuple[float, float]:
-        """Seconds of a call and of the process's cores: the median's, of the slowest rank."""
+def _timed(
+    call: Callable[[], object], group: dist.ProcessGroup | None, device: torch.device
+) -> tuple[float, float]:
+    """Seconds of a call and of the process's cores: the median's, of the slowest rank."""
+    call()  # connections and buffers are made on first use
+    times = []
+    for _ in range(_REPEATS):
+        _wait(device)
+        # All begin together: waiting for a late rank is no property of the link
+        dist.barrier(group=group)
+        started, worked = time.perf_counter(), time.process_time()
         call()
-        times = []
-        for _ in range(_REPEATS):
-            self._wait()
-            # All begin together: waiting for a late rank is no property of the link
-            dist.barrier(group=self.group)
-            started, worked = time.perf_counter(), time.process_time()
-            call()
-            self._wait()
-            times.append((time.perf_counter() - started, time.process_time() - worked))
-        slowest = torch.tensor(times, dtype=torch.float64, device=self.device)
-        # Of the slowest rank, and so the same on all: they have to choose alike
-        dist.all_reduce(slowest, dist.ReduceOp.MAX, group=self.group)
-        seconds, core = slowest.median(0).values.tolist()
-        return seconds, core
+        _wait(device)
+        times.append((time.perf_counter() - started, time.process_time() - worked))
+    slowest = torch.tensor(times, dtype=torch.float64, device=device)
+    # Of the slowest rank, and so the same on all: they have to choose alike
+    dist.all_reduce(slowest, dist.ReduceOp.MAX, group=group)
+    seconds, core = slowest.median(0).values.tolist()
+    return seconds, core
 
-    def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

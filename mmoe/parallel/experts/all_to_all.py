@@ -1,7 +1,7 @@
 """`AllToAllDispatcher`: experts spread over ranks, by `torch.distributed`.
 
-Plans, packing and mixing are operators of `mmoe.ops`; `mmoe.ops.exchange.exchange_reference` says
-in plain PyTorch what each of them does. Which all-to-all a call takes: `Roads.of`.
+Plans, packing and mixing are operators of `mmoe.ops`; `mmoe.ops.exchange_reference` says
+in plain PyTorch what each of them does. Which all-to-all a call takes: `_road`.
 """
 
 from collections.abc import Sequence
@@ -12,21 +12,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from mmoe.mixture import DispatchPlan
-from mmoe.mixture.pytrees import Tree
-from mmoe.mixture.routing.dispatcher import Compute
+from mmoe.mixture import Compute, DispatchPlan, Tree
 from mmoe.ops import FLOAT_DTYPES
 from mmoe.parallel.adaptive.adaptive_mode import AdaptiveMode
-from mmoe.parallel.experts.agree import agree
-from mmoe.parallel.experts.exchange import Exchange, Handle, Piece, Terms
+from mmoe.parallel.experts.async_exchange import at_once
+from mmoe.parallel.experts.balance import ExpertLoads
+from mmoe.parallel.experts.exchange import Exchange, Handle, Piece, Terms, agree
 from mmoe.parallel.experts.links import WayBack, check_way
 from mmoe.parallel.experts.mode import ROWS_TRAVEL, Mode
-from mmoe.parallel.experts.moves.balance import ExpertLoads
-from mmoe.parallel.experts.overlap import near_halves, own_halves, split_plan
-from mmoe.parallel.experts.pipeline import in_chunks
+from mmoe.parallel.experts.pipeline import in_chunks, near_halves, own_halves, split_picks
 from mmoe.parallel.experts.placement import ExpertPlacement, slice_picks
 from mmoe.parallel.experts.shadow import Shadowing
-from mmoe.parallel.experts.steps import at_once
 from mmoe.parallel.experts.two_levels import HostsHandle, TwoLevels
 from mmoe.parallel.experts.wire import Wire, agree_width
 from mmoe.parallel.hosts import Hosts
@@ -141,9 +137,10 @@ class AllToAllDispatcher:
         self.way_back: WayBack = way_back
         self.mode = mode
         self.loads: ExpertLoads | None = None
-        self._roads = Roads(self.wire, placement)
-        self._shadowing = Shadowing(self.wire, placement)
+        self._hosts: Hosts | None = None
+        self._shadowing = Shadowing(self.wire)
         self.placement = placement
+        # Else on first use: all ranks have to ask each other, and not all calls need to know
         if hosts is not None:
             self.hosts = hosts
 
@@ -189,17 +186,29 @@ class AllToAllDispatcher:
         self._placement = placement
         # Other experts may be here from now on: the ranks agree anew
         self._asks_whole: bool | None = None
-        self._roads.place(placement)
+        self._straight = Exchange(wire=self.wire, placement=placement)
+        self._over_hosts: TwoLevels | None = None
         self._shadowing.place(placement)
 
     @property
     def hosts(self) -> Hosts:
         """Hosts of the ranks; asked for on first use, which all ranks must reach."""
-        return self._roads.hosts
+        if self._hosts is None:
+            self.hosts = Hosts.of_group(self.wire.group)
+        assert self._hosts is not None, "just set"
+        return self._hosts
 
     @hosts.setter
     def hosts(self, hosts: Hosts) -> None:
-        self._roads.hosts = hosts
+        ranks = self.wire.world_size
+        if hosts.num_ranks != ranks:
+            raise ValueError(
+                f"hosts: expected those of {ranks} rank(s), as the group has, got those of "
+                f"{hosts.num_ranks}"
+            )
+        self._hosts, self._over_hosts = hosts, None
+        self.wire.hosts = [hosts.of(rank) for rank in range(ranks)]
+        self.wire.down = hosts.down
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "AllToAllDispatcher":
         """Copies of a layer share it: it holds no state, and a process group cannot be copied."""
@@ -241,10 +250,11 @@ class AllToAllDispatcher:
         """
         plan = self._picks(plan)
         piece, terms = self._agree(sources, plan)
-        self.asks_whole(True)
+        # Told before rows go: ranks that take theirs in chunks would send otherwise
+        self._takes_whole(True)
         if self.mode.shadowed:
             self._shadowing.warn_of_rows()
-        road = self._roads.of(self.mode)
+        road = self._road()
         (leaving,) = road.prepare([piece], terms)
         handle = at_once(road.outward(leaving))
         return handle.arrived.x_RD, handle.arrived.offsets_E1, handle
@@ -263,8 +273,9 @@ class AllToAllDispatcher:
             ValueError: Outputs that are no `[R, O]` tensor.
         """
         if isinstance(handle, HostsHandle):
-            return at_once(self._roads.over_hosts.homeward(y, handle))
-        return at_once(self._roads.straight.homeward(y, handle))
+            assert self._over_hosts is not None, "made where the rows were sent"
+            return at_once(self._over_hosts.homeward(y, handle))
+        return at_once(self._straight.homeward(y, handle))
 
     def run(self, sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tensor:
         """Does `dispatch`, the experts and `combine`, computing while rows are under way.
@@ -296,7 +307,7 @@ class AllToAllDispatcher:
         """
         plan = self._picks(plan)
         self._agree(sources, plan)  # before anything is asked of the other ranks
-        if self.adaptive is None or self.asks_whole(False):
+        if self.adaptive is None or self._takes_whole(False):
             return self._run(sources, plan, compute)
         self._mode, clock = self.adaptive.next(self, sources, plan, compute)
         if clock is None:
@@ -305,7 +316,7 @@ class AllToAllDispatcher:
 
     def _run(self, sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tensor:
         if self.mode.shadowed:
-            if self.asks_whole(False):
+            if self._takes_whole(False):
                 self._shadowing.warn_of_rows()
                 return self._rows_travel(sources, plan, compute)
             return self._shadowing.run(self.mode, sources, plan, compute, self._rows_travel)
@@ -314,15 +325,16 @@ class AllToAllDispatcher:
     def _rows_travel(self, sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tensor:
         """Runs all picks where their experts are."""
         piece, terms = self._agree(sources, plan)
-        whole, road = self.asks_whole(False), self._roads.of(self.mode)
+        whole, road = self._takes_whole(False), self._road()
         chunks = 1 if whole else self.mode.chunks
         if isinstance(road, TwoLevels):
             if whole or road.inside is None:
                 return in_chunks(road, piece, terms, chunks, compute)
-            away, near = split_plan(plan, road.across.placement, road.across.wire.rank)
+            across = road.across
+            away, near = split_picks(plan, across.placement.on(across.wire.rank))
             halves = near_halves(road.inside, piece._replace(plan=near), terms, compute)
         elif self._overlaps(plan):
-            away, own = split_plan(plan, self.placement, self.wire.rank)
+            away, own = split_picks(plan, self.placement.on(self.wire.rank))
             halves = own_halves(sources, own, compute)
         else:
             return in_chunks(road, piece, terms, chunks, compute)
@@ -332,17 +344,20 @@ class AllToAllDispatcher:
         out_BGO = in_chunks(road, piece._replace(plan=away), terms, chunks, compute, meanwhile)
         return torch.cat(outs) + out_BGO
 
-    def asks_whole(self, here: bool) -> bool:
-        """Returns whether some rank's experts must get all that comes at once.
+    def _road(self) -> Exchange | TwoLevels:
+        """The way that rows take in this mode: of one level, where two would be the same."""
+        if not (self.mode.hierarchical and self.hosts.are_levels):
+            return self._straight
+        # Made on first use: its groups are, and that takes all ranks together
+        if self._over_hosts is None:
+            self._over_hosts = TwoLevels(self.placement, self.hosts, self.wire.traffic)
+        return self._over_hosts
 
-        A mixture calls `run` where the experts of its rank take their rows in pieces, but those of
-        another rank may be of another kind, or it has none. In a plain mode both calls exchange the
-        same; before the first call in another one, or in one that is chosen, the ranks agree, once
-        for all calls.
-
-        Args:
-            here: Whether those of this rank must.
-        """
+    def _takes_whole(self, here: bool) -> bool:
+        """Whether some rank's experts, `here` or elsewhere, must get all that comes at once."""
+        # A mixture calls `run` where the experts of its rank take their rows in pieces, but those
+        # of another rank may be of another kind, or it has none. In a plain mode both calls
+        # exchange the same; before the first one in another mode the ranks agree, once for all
         if self.mode == ROWS_TRAVEL and self.adaptive is None:
             return here
         if self._asks_whole is None:
@@ -374,58 +389,3 @@ class AllToAllDispatcher:
             way_back=self.way_back,
             host_size=self.hosts.size if self.mode.hierarchical else 1,
         )
-
-
-class Roads:
-    """Makes each road where it is first asked for, which all ranks must reach together.
-
-    Args:
-        wire: The ranks.
-        placement: Who holds which expert.
-
-    Attributes:
-        straight: The road of one level.
-    """
-
-    def __init__(self, wire: Wire, placement: ExpertPlacement) -> None:
-        self._wire = wire
-        self._hosts: Hosts | None = None
-        self.place(placement)
-
-    def place(self, placement: ExpertPlacement) -> None:
-        """Takes another placement; all ranks together."""
-        self._placement = placement
-        self.straight = Exchange(wire=self._wire, placement=placement)
-        self._over_hosts: TwoLevels | None = None
-
-    @property
-    def hosts(self) -> Hosts:
-        """Hosts of the ranks; asked for on first use."""
-        if self._hosts is None:
-            self.hosts = Hosts.of_group(self._wire.group)
-        assert self._hosts is not None, "just set"
-        return self._hosts
-
-    @hosts.setter
-    def hosts(self, hosts: Hosts) -> None:
-        ranks = self._wire.world_size
-        if hosts.num_ranks != ranks:
-            raise ValueError(
-                f"hosts: expected those of {ranks} rank(s), as the group has, got those of "
-                f"{hosts.num_ranks}"
-            )
-        self._hosts, self._over_hosts = hosts, None
-        self._wire.hosts = [hosts.of(rank) for rank in range(ranks)]
-        self._wire.down = hosts.down
-
-    @property
-    def over_hosts(self) -> TwoLevels:
-        """The road of two levels."""
-        if self._over_hosts is None:
-            self._over_hosts = TwoLevels(self._placement, self.hosts, self._wire.traffic)
-        return self._over_hosts
-
-    def of(self, mode: Mode) -> Exchange | TwoLevels:
-        """Returns the road of a mode; that of one level where two would be the same."""
-        levels = mode.hierarchical and self.hosts.are_levels
-        return self.over_hosts if levels else self.straight

@@ -171,5 +171,6 @@ def slice_picks(plan: DispatchPlan, slices: int) -> DispatchPlan:
         expert_source=tuple(source for source in plan.expert_source for _ in range(slices)),
         source_E=None,
         routes=None,
+        # A pair of a row and an expert is one of the row and each slice
         most_pairs=None if plan.most_pairs is None else plan.most_pairs * slices,
     )

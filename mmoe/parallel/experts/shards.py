@@ -71,7 +71,7 @@ def parameters_by_replicas(
     """
     found: dict[int, tuple[dist.ProcessGroup | None, list[nn.Parameter]]] = {}
     for _, mixture, dispatcher in mixtures_of(network):
-        group = dispatcher.replicas
+        group = dispatcher.replicas  # by identity: `ReplicaGroups` makes each once
         found.setdefault(id(group), (group, []))[1].extend(mixture.experts.parameters())
     return list(found.values())
 
@@ -144,7 +144,7 @@ def expert_shards(
             cuts[f"{prefix}experts.{name}"] = cut
     found: dict[str, Tensor | list[Shard]] = {}
     for full_name, tensor in tensors.items():
-        cut = cuts.get(full_name.partition("/")[0])
+        cut = cuts.get(full_name.partition("/")[0])  # moments as their parameter
         found[full_name] = tensor if cut is None else cut(tensor)
     return found
 

@@ -12,13 +12,19 @@ import torch
 from torch import Tensor
 
 from mmoe import ops
-from mmoe.mixture import DispatchPlan
-from mmoe.mixture.pytrees import Tree
+from mmoe.mixture import DispatchPlan, Tree
 from mmoe.ops import ReturnPlan
-from mmoe.parallel.experts.exchange import Departure, Exchange, Handle, Piece, Terms
+from mmoe.parallel.experts.async_exchange import Steps, at_once
+from mmoe.parallel.experts.exchange import (
+    Arrived,
+    Crossing,
+    Departure,
+    Exchange,
+    Handle,
+    Piece,
+    Terms,
+)
 from mmoe.parallel.experts.placement import ExpertPlacement
-from mmoe.parallel.experts.rows import Arrived, Crossing
-from mmoe.parallel.experts.steps import Steps, at_once
 from mmoe.parallel.experts.wire import Traffic, Wire
 from mmoe.parallel.hosts import Hosts
 
@@ -117,7 +123,7 @@ class TwoLevels:
         steps = self.inside.outward(on)
         next(steps)
         # Under way: time to plan
-        home = way_home(across, on.crossing, self._ranks_E.to(across.weights_BGK.device))
+        home = _way_home(across, on.crossing, self._ranks_E.to(across.weights_BGK.device))
         yield
         return HostsHandle(across, at_once(steps), home)
 
@@ -134,6 +140,7 @@ class TwoLevels:
             most_pairs=costs.bound,
         )
         terms = terms._replace(costs=costs._replace(bound=plan.bound))
+        # Pairs that go on across as pairs must come back to this rank as such
         as_pairs = not all(across.crossing.theirs.sums)
         return self.inside.prepare([Piece([arrived.x_RD], plan)], terms, as_pairs=as_pairs)
 
@@ -157,13 +164,10 @@ class TwoLevels:
         return self.across.mix(back_ZO, across)
 
 
-def way_home(across: Handle, inside: Crossing, ranks_E: Tensor) -> WayHome:
+def _way_home(across: Handle, inside: Crossing, ranks_E: Tensor) -> WayHome:
     """Plans what goes back across, of what comes back inside the host.
 
-    Args:
-        across: What came.
-        inside: How it went on. Where pairs go back across, pairs come back here.
-        ranks_E: The rank of each expert of this host.
+    Where pairs go back across, pairs come back here.
     """
     arrived, theirs = across.arrived, across.crossing.theirs
     picks_NGK, routes = arrived.picks_NGK, arrived.routes

@@ -1,14 +1,54 @@
-"""`Wire`: all-to-alls of rows, and what left the rank by them."""
+"""`Wire`: all-to-alls of rows, and `Traffic`: what left a rank by them, and how long it took."""
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
 
 import torch.distributed as dist
 from torch import Tensor
 
 from mmoe.parallel.experts.async_exchange import start_exchange
+from mmoe.parallel.launch.process_group import require_group
 from mmoe.parallel.object_collectives import from_all
-from mmoe.parallel.traffic import Traffic
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Traffic that one rank sent so far, over one wire or several that share it.
+
+    The seconds are those of the host: with NCCL, where waiting for rows keeps a stream of the GPU
+    and not the host, they say nothing.
+
+    Attributes:
+        bytes_sent: What left this rank, sizes included; what a rank sends itself is not counted.
+        bytes_between_hosts: Those of them that went to another host.
+        collectives: How many all-to-alls this rank took part in.
+        seconds_waited: How long this rank stood still for rows that were on their way.
+        seconds_under_way: How long rows were on their way until they were here and asked for.
+
+    Example:
+        >>> from mmoe.parallel import Traffic
+        >>> Traffic(seconds_waited=1.0, seconds_under_way=4.0).share_hidden
+        0.75
+    """
+
+    bytes_sent: int = 0
+    bytes_between_hosts: int = 0
+    collectives: int = 0
+    seconds_waited: float = 0.0
+    seconds_under_way: float = 0.0
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        """Adds both."""
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return Traffic(*(mine + theirs for mine, theirs in pairs))
+
+    @property
+    def share_hidden(self) -> float:
+        """Share of the time under way in which this rank computed; 1 where nothing was sent."""
+        if not self.seconds_under_way:
+            return 1.0
+        return 1 - self.seconds_waited / self.seconds_under_way
 
 
 class Wire:
@@ -41,10 +81,7 @@ class Wire:
     def __init__(
         self, group: dist.ProcessGroup | None = None, *, traffic: Traffic | None = None
     ) -> None:
-        if not dist.is_initialized():
-            raise ValueError(
-                "wire: expected a process group; call torch.distributed.init_process_group first"
-            )
+        require_group("wire")
         self.group = group
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
         self.traffic = Traffic() if traffic is None else traffic
@@ -102,11 +139,11 @@ class Wire:
         rows = rows.contiguous()
         received = rows.new_empty(sum(receive), *rows.shape[1:])
         if self.down is None:
-            work = self._begin(rows, received, send, receive, self.group)
+            works = [self._begin(rows, received, send, receive, self.group)]
         else:
-            work = self._begin_two_ways(rows, received, send, receive, self.down)
+            works = self._begin_two_ways(rows, received, send, receive, self.down)
         self._count(send, rows.shape[1:].numel() * rows.element_size())
-        return PendingRows(work, rows, received, self.traffic)
+        return PendingRows(works, rows, received, self.traffic)
 
     def _begin(
         self,
@@ -129,7 +166,7 @@ class Wire:
         send: Sequence[int],
         receive: Sequence[int],
         down: dist.ProcessGroup,
-    ) -> "_Works":
+    ) -> list[dist.Work]:
         """Sends to higher ranks by one group and to lower ranks by the other."""
         me, none = self.rank, [0] * self.world_size
         below, own, above = rows.split([sum(send[:me]), send[me], sum(send[me + 1 :])])
@@ -140,12 +177,10 @@ class Wire:
         here.copy_(own)
         to_above, to_below = [*none[: me + 1], *send[me + 1 :]], [*send[:me], *none[me:]]
         of_below, of_above = [*receive[:me], *none[me:]], [*none[: me + 1], *receive[me + 1 :]]
-        return _Works(
-            [
-                self._begin(above, from_below, to_above, of_below, self.group),
-                self._begin(below, from_above, to_below, of_above, down),
-            ]
-        )
+        return [
+            self._begin(above, from_below, to_above, of_below, self.group),
+            self._begin(below, from_above, to_below, of_above, down),
+        ]
 
     def _count(self, send: Sequence[int], row_bytes: int, collectives: int = 1) -> None:
         here, traffic = self.hosts[self.rank], self.traffic
@@ -168,6 +203,7 @@ class Wire:
         parts = received.split(list(receive))
         parts[self.rank].copy_(own)
         works = [
+            # A broadcast for each holder: an all-gather would want as many rows of every rank.
             # All ranks know the lengths, so that all leave out the same ones
             dist.broadcast(part, group_src=holder, group=self.group, async_op=True)
             for holder, part in enumerate(parts)
@@ -175,41 +211,31 @@ class Wire:
         ]
         everybody = [len(own)] * self.world_size
         self._count(everybody, own.shape[1:].numel() * own.element_size(), len(works))
-        under_way = _Works([work for work in works if work is not None])
+        under_way = [work for work in works if work is not None]
         return PendingRows(under_way, own, received, self.traffic)
-
-
-class _Works:
-    """Several collectives under way, as one."""
-
-    def __init__(self, works: Sequence[dist.Work]) -> None:
-        self._works = works
-
-    def wait(self) -> None:
-        for work in self._works:
-            work.wait()
 
 
 class PendingRows:
     """Rows under way to this rank.
 
     Args:
-        work: Of the collective.
+        works: Of the collectives.
         sent: Kept until they are gone.
         received: Where those of other ranks arrive.
         traffic: Where the seconds are counted.
     """
 
     def __init__(
-        self, work: dist.Work | _Works, sent: Tensor, received: Tensor, traffic: Traffic
+        self, works: Sequence[dist.Work], sent: Tensor, received: Tensor, traffic: Traffic
     ) -> None:
-        self._work, self._sent, self._received = work, sent, received
+        self._works, self._sent, self._received = works, sent, received
         self._traffic, self._begun = traffic, time.perf_counter()
 
     def wait(self) -> Tensor:
         """Waits for the rows and returns them; to be called once."""
         asked = time.perf_counter()
-        self._work.wait()
+        for work in self._works:
+            work.wait()
         here = time.perf_counter()
         self._traffic.seconds_waited += here - asked
         self._traffic.seconds_under_way += here - self._begun

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from mmoe.parallel.launch.launcher import local_rank, local_ranks, may_bind_cores
+from mmoe.parallel.launch.launcher import local_rank, local_ranks
 from mmoe.parallel.launch.process_group import has_joined, rank, uses_nccl, world_size
 from mmoe.parallel.object_collectives import from_all
 from mmoe.process_settings import is_tuned
@@ -30,6 +30,7 @@ def bind_to_own_cores(wanted: bool) -> None:
     of_all = from_all(_may_use(wanted and not uses_nccl()))
     place, ranks, cores = local_rank(), local_ranks(0), of_all[rank()]
     first = rank() - place
+    # Numbers that no block of neighbours has are another launcher's: nobody is bound
     if ranks < 2 or place >= ranks or not cores or first < 0 or first + ranks > world_size():
         return
     if all(found == cores for found in of_all[first : first + ranks]):
@@ -60,7 +61,7 @@ def share_of_cores(cpus: Collection[int], ranks: int, place: int) -> list[int]:
 
 def _may_use(wanted: bool) -> list[int]:
     """The processors that this rank may run on; none: it is not to be bound."""
-    if not may_bind_cores(wanted) or not hasattr(os, "sched_getaffinity"):
+    if not wanted or not hasattr(os, "sched_getaffinity"):
         return []
     return sorted(os.sched_getaffinity(0))
 

@@ -1,14 +1,10 @@
 """Launcher's variables in the environment (torchrun's); read here alone."""
 
 import os
-import warnings
 from pathlib import Path
 
 # What torchrun sets for each process that it starts
 _NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-# Of one release: now `parallel.bind_cores`
-_BIND_CORES = "MMOE_BIND_CORES"
-_OFF = ("0", "false", "no", "off")
 
 
 def has_launched() -> bool:
@@ -72,24 +68,6 @@ def error_file() -> Path | None:
     """Returns where the launcher looks for why this process failed."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     return None if path is None else Path(path)
-
-
-def may_bind_cores(asked: bool) -> bool:
-    """Returns `parallel.bind_cores`, or what the variable that it replaces says.
-
-    Args:
-        asked: The config's.
-    """
-    value = os.environ.get(_BIND_CORES)
-    if value is None:
-        return asked
-    warnings.warn(
-        f"{_BIND_CORES} is now the config's parallel.bind_cores, and will not be read any more in "
-        "the next release",
-        DeprecationWarning,
-        stacklevel=2,
-    )
-    return value.lower() not in _OFF
 
 
 def check_launcher() -> None:

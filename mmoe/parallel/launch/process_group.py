@@ -68,6 +68,7 @@ def training_group(
         ValueError: Likewise.
     """
     global _sharing
+    # The group is the process's: threads that train take turns at making and ending it
     with _sharing_changes:
         shares = _sharing > 0 or (launched_ranks() == 1 and not dist.is_initialized())
         ensure_process_group(timeout_seconds, device)
@@ -151,6 +152,14 @@ def has_joined() -> bool:
     return _ranks_store is not None and dist.is_initialized()
 
 
+def require_group(name: str) -> None:
+    """Refuses to go on without a process group; the error begins with a name."""
+    if not dist.is_initialized():
+        raise ValueError(
+            f"{name}: expected a process group; call torch.distributed.init_process_group first"
+        )
+
+
 def rank() -> int:
     """Returns the rank of this process (0 without a process group)."""
     return dist.get_rank() if dist.is_initialized() else 0
@@ -178,6 +187,7 @@ def patience_of(group: dist.ProcessGroup | None = None) -> timedelta:
     Args:
         group: The ranks; default: all.
     """
+    # torch has no public way to ask for it
     of: Any = dist.group.WORLD if group is None else group  # these are not in its stubs
     return of._get_backend(of._device_types[0]).options._timeout
 

@@ -81,6 +81,7 @@ class RankWatch:
         self.silence = silence
         # A client that waits blocks its thread
         self._main, self._beats, self._goodbyes = _connect(), _connect(), _connect()
+        # A group of its own: whoever waits for a goodbye waits for as long as training takes
         self._ring = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=VERY_LONG))
         self._count = 0
         # Of each rank its last sign, and looks since it came
@@ -152,6 +153,7 @@ class RankWatch:
         self._ended.set()
         with suppress(RuntimeError):  # that rank has ended
             before = (self.rank - 1) % self.world_size
+            # Held: the message may be under way for longer than this call
             self._goodbye = dist.isend(torch.zeros(1), dst=before, group=self._ring)
         try:
             self._done(self._main, patience)
@@ -169,7 +171,8 @@ class RankWatch:
         end = time.monotonic() + patience
         with suppress(RuntimeError):  # the rank that held the store has ended before
             store.set(f"alive/{self.rank}", _DONE)
-            while self.rank == 0 and _rank_0_is_host() and time.monotonic() < end:
+            # Without torchrun the store that the ranks met at is rank 0's
+            while self.rank == 0 and not is_torchrun() and time.monotonic() < end:
                 signs = self._signs(store)
                 if all(sign == _DONE for rank, sign in signs.items() if rank not in gone):
                     return
@@ -192,7 +195,7 @@ class RankWatch:
                 self._end(f"rank {silent[0]} gives no sign of life any more")
             if failed:
                 failed_at = failed_at or time.monotonic()
-                of_host = failed.rank == 0 and _rank_0_is_host()
+                of_host = failed.rank == 0 and not is_torchrun()
                 if time.monotonic() - failed_at > (_GRACE_OF_HOST if of_host else _GRACE):
                     self._leave(failed)
 
@@ -259,11 +262,6 @@ def _failure_or_none(store: Store) -> Failure | None:
         return _failure_in(store)
     except RuntimeError:
         return None
-
-
-def _rank_0_is_host() -> bool:
-    """Returns whether no launcher holds the store that the ranks met at."""
-    return not is_torchrun()
 
 
 def _connect() -> Store:

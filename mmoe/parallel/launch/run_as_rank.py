@@ -1,4 +1,7 @@
-"""Runs a command as one of several ranks: one message where it fails, and no endless wait."""
+"""Runs a command as one of several ranks: one message where it fails, and no endless wait.
+
+And tells a restart of the ranks which run it goes on with.
+"""
 
 import io
 import json
@@ -11,15 +14,23 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
 
 from mmoe.errors import RanksDiffer, Rejected, is_time_out
-from mmoe.parallel.launch.launcher import error_file, rendezvous_failure
+from mmoe.parallel.launch.launcher import (
+    error_file,
+    launcher_holds_store,
+    rendezvous_failure,
+    store_address,
+    was_restarted,
+)
 from mmoe.parallel.launch.process_group import RENDEZVOUS_SECONDS, ensure_process_group, rank
 from mmoe.parallel.launch.rank_watch import RankWatch
-from mmoe.parallel.object_collectives import first_other
+from mmoe.parallel.object_collectives import first_other, from_all, from_first
 from mmoe.terminal import readable
 
 # Exit codes: what the user can mend, scores that are rejected, everything else, and Ctrl-C
@@ -203,3 +214,30 @@ def _tell_torchrun(line: str) -> None:
 
 def _terminate(*_: object) -> NoReturn:
     raise _Terminated
+
+
+def begun_before(out: Path) -> bool:
+    """Returns whether an earlier start of these ranks, by this torchrun, began `out`.
+
+    A folder that was there before torchrun came is none of theirs. All ranks call it, and all get
+    the answer of rank 0.
+
+    Args:
+        out: A folder, which holds something from the moment that the work is begun.
+    """
+    if not launcher_holds_store():  # the store ends with its ranks
+        return any(from_all(was_restarted()))
+    return from_first(lambda: _begun(out))
+
+
+def _begun(out: Path) -> bool:
+    key = f"mmoe/begun/{out.resolve()}"
+    # A client alone: the launcher holds the store, and other ranks need not be there
+    store = TCPStore(*store_address(), wait_for_workers=False)
+    taken = out.exists() and (not out.is_dir() or any(out.iterdir()))
+    if store.check([key]):
+        return taken
+    # Only of a folder that holds nothing yet: what a later start finds there is then its own
+    if not taken:
+        store.set(key, "")
+    return False

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmoe.config import LabelSpec, TaskConfig
 from mmoe.config.tasks import MulticlassTask, OrdinalTask
-from mmoe.mixture.batch_invariant import stable_sigmoid
+from mmoe.mixture import stable_sigmoid
 from mmoe.tasks.kinds.base import LossRows, Objective, beside, log_odds
 
 

@@ -10,10 +10,9 @@ from itertools import groupby
 
 from mmoe.config import RunConfig
 from mmoe.datasets import FeatureEncoder
-from mmoe.mixture import GateTraits
+from mmoe.mixture import GateTraits, traits_of
 from mmoe.mixture.axes import Entry, TensorAxes, axes_of, owners_of
 from mmoe.mixture.moves import NewExperts, TensorSource, check_said, places_of
-from mmoe.mixture.traits import traits_of
 from mmoe.models import Level, MixtureNetwork
 from mmoe.models.columns import Columns
 from mmoe.models.interactions.add import added_names

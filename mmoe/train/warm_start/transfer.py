@@ -16,8 +16,8 @@ from mmoe.embeddings import EmbeddingBackend, managed_ids, table_of_state
 from mmoe.embeddings.row_updates import LAST_STEP
 from mmoe.mixture.gates.fixed import constants_of
 from mmoe.mixture.moves import NEW, NewExperts, TensorSource, fits, moved, moved_moments
-from mmoe.parallel import Shard, from_all
-from mmoe.parallel.sharded_tensors import Sharded, first_rows, local_shards, spread_out, taken_from
+from mmoe.parallel import Shard, Sharded, from_all, local_shards
+from mmoe.parallel.sharded_tensors import first_rows, spread_out, taken_from
 from mmoe.train.state import TrainingState
 from mmoe.train.warm_start.earlier import EarlierRun, WarmStartReport, model_difference, named_pairs
 from mmoe.train.warm_start.places import NamedNetwork, expert_origins, tensor_sources

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mmoe.mixture import LocalDispatcher, MLPExperts, MultiGateMixture, Pool, TopKGate
-from mmoe.mixture.experts.mlp_experts import Record
+from mmoe.mixture.experts.mlp import Record
 from mmoe.ops import permute, route_plan
 
 E, D = 5, 24

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from mmoe.mixture import ExpertPool, MixedExperts, MLPExperts, Pool, mlp_experts
-from mmoe.mixture.columns import RequestColumns
-from mmoe.mixture.inputs import Inputs
-from mmoe.ops.repeat_rows import Owners
+from mmoe.mixture.inputs import Inputs, RequestColumns
+from mmoe.ops.row_sums import Owners
 
 COLUMNS = RequestColumns([0, 3], 4)
 

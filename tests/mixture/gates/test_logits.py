@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmoe.mixture.gates.logits import GateLogits
+from mmoe.mixture.gates.learned import GateLogits
 
 B, D, G, E = 7, 5, 3, 4
 

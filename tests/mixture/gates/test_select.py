@@ -13,10 +13,10 @@ from mmoe.mixture import (
     SigmoidGate,
     TopKGate,
 )
+from mmoe.mixture.dispatcher import plan_routes
 from mmoe.mixture.gates.losses import balance, count_pairs, count_picks
 from mmoe.mixture.gates.select import Selector
 from mmoe.mixture.inputs import Inputs
-from mmoe.mixture.routing.dispatcher import plan_routes
 from mmoe.ops import joint_select, topk_gate
 
 GATES = [TopKGate, NoisyTopKGate, CosineGate, SigmoidGate]

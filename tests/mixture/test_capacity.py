@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmoe.mixture import Capacity, DSelectKGate, ExpertPool, MultiGateMixture, TopKGate, mlp_experts
-from mmoe.mixture.routing.capacity import drop_over_capacity
+from mmoe.mixture.capacity import drop_over_capacity
 
 B, D, H, G, E, K = 24, 6, 5, 3, 4, 2
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmoe.mixture.routing.segments import per_row, segment_sum
+from mmoe.mixture.experts.norm import per_row, segment_sum
 
 SIZES = [[3, 0, 2], [0, 0, 0], [1, 4, 0], [0, 0, 6]]
 

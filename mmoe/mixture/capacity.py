@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from mmoe import ops
-from mmoe.mixture.routing.dispatcher import experts_of_pairs
-from mmoe.ops._checks import host_is_near
+from mmoe.mixture.dispatcher import experts_of_pairs
+from mmoe.ops import host_is_near
 
 Priority = Literal["position", "choice", "probability"]
 
@@ -211,8 +211,7 @@ def _places(plan: ops.RoutePlan, ranks_P: Tensor | None) -> Tensor:
 
 def _pair_weights(plan: ops.RoutePlan, weights_BGK: Tensor) -> Tensor:
     """The weight of every pair, added up over the picks that share it, in a fixed order."""
-    weights_BGK = weights_BGK.detach()
-    weights_BGK = weights_BGK if weights_BGK.dtype == torch.float64 else weights_BGK.float()
+    weights_BGK = weights_BGK.detach().to(ops.accumulate_dtype(weights_BGK.dtype))
     ones_BG1 = weights_BGK.new_ones(*weights_BGK.shape[:2], 1)
     # What a pair weighs is how much of its output goes into the mixtures: a gradient.
     zeros_P1 = weights_BGK.new_zeros(plan.rows_P.shape[0], 1)

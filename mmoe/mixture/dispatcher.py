@@ -2,6 +2,9 @@
 
 A dispatcher holds no parameters, so it is no module. The mixture hands it the rows and the picks of
 all gates; whether the experts are here or on other ranks is the dispatcher's business alone.
+
+`RankSums` are handed over likewise, to layers that look across the rows of a batch which ranks
+share: the mixture never knows how they talk.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,8 +15,7 @@ import torch
 from torch import Tensor
 
 from mmoe.mixture.pytrees import Tree, gather_rows, mix_grouped, stack_sources
-from mmoe.ops import RoutePlan, route_plan
-from mmoe.ops._checks import host_is_near
+from mmoe.ops import RoutePlan, host_is_near, route_plan
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,14 +87,6 @@ class Dispatcher(Protocol):
         ...
 
 
-class OverlappingDispatcher(Dispatcher, Protocol):
-    """Interface of a dispatcher that calls the experts itself."""
-
-    def run(self, sources: Sequence[Tree], plan: DispatchPlan, compute: Compute) -> Tree:
-        """Does what `dispatch`, `compute` and `combine` do one after the other."""
-        ...
-
-
 def source_places(expert_source: Sequence[int]) -> Tensor:
     """Returns which of the sources that experts read each expert reads, int32.
 
@@ -146,6 +140,7 @@ class LocalDispatcher:
         if routes is None:
             routes = plan_routes(plan.experts_BGK, plan.num_experts, most_pairs=plan.most_pairs)
         handle = LocalHandle(routes.slots_BGK, plan.weights_BGK)
+        # Of sources that nobody reads, as those of gates alone, no row is copied
         read = sorted(set(plan.expert_source))
         if len(read) == 1:
             return sources[read[0]], routes, handle
@@ -268,3 +263,38 @@ def routes_by_source(
         source_BGK.unsqueeze(1) == sources_S11, plan.slots_BGK.unsqueeze(1), -1
     )
     return RoutePlan(rows_P, plan.offsets_E1, slots_BSGK.flatten(0, 1))
+
+
+class RankSums(Protocol):
+    """Adds amounts up over ranks, each of which has some rows of one batch.
+
+    The loss is `L = Σ_r L_r`, the sum of what each rank calls `backward` on. Two kinds of sums
+    differ in their gradient:
+
+    - `of_losses`: every rank computes the same loss F(S) from the sums `S = Σ_r s_r`, and F counts
+      once, not W times. So `dF/ds_r = F'(S)`, which every rank knows by itself.
+    - `of_rows`: every rank's rows read the sums, so `dL/ds_r = Σ_q dL_q/dS`, a sum over ranks too.
+    """
+
+    def of_losses(self, *amounts: Tensor | int) -> tuple[Any, ...]:
+        """Adds up losses and counts, of the types that came; no gradient between ranks."""
+        ...
+
+    def of_rows(self, *amounts: Tensor) -> tuple[Tensor, ...]:
+        """Adds up what the rows of every rank read, of the types that came."""
+        ...
+
+
+class OneRank:
+    """A `RankSums` of one process: every amount is its own sum."""
+
+    def of_losses(self, *amounts: Tensor | int) -> tuple[Any, ...]:
+        """Returns the amounts as they are."""
+        return amounts
+
+    def of_rows(self, *amounts: Tensor) -> tuple[Tensor, ...]:
+        """Returns the amounts as they are."""
+        return amounts
+
+
+ONE_RANK = OneRank()

@@ -4,12 +4,7 @@ import pytest
 import torch
 
 from mmoe import ops
-from mmoe.mixture.routing.dispatcher import (
-    experts_of_pairs,
-    padded_routes,
-    plan_routes,
-    routes_by_source,
-)
+from mmoe.mixture.dispatcher import experts_of_pairs, padded_routes, plan_routes, routes_by_source
 from mmoe.ops.dispatch import permute
 
 B, G, K, E = 9, 2, 2, 4

@@ -1,1 +1,0 @@
-"""Experts that change ranks: what they computed, where they should be, and how they get there."""
