@@ -1,16 +1,23 @@
-"""`EmbeddingBackend`: what every backend of embedding tables offers."""
+"""`EmbeddingBackend`: what every backend of embedding tables offers, and names of its tables."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 from torch import Tensor, nn
 
 from mmoe.embeddings.step_phases import StepPhases, StepT
 from mmoe.parallel.sharded_tensors import Sharded
+from mmoe.terminal import byte_size
 
 if TYPE_CHECKING:
     from mmoe.embeddings.sharded.ids_ahead import IdsAhead
+
+# Ranks that have a column of their own in `plan_table`
+_SHOWN = 8
+_PREFIX = "table_"
 
 
 class EmbeddingBackend(nn.Module, ABC):
@@ -78,3 +85,61 @@ class EmbeddingBackend(nn.Module, ABC):
             phases: Work of a step before, between and after the exchanges of ids.
         """
         return None
+
+
+def plan_table(summary: Sequence[Mapping[str, Any]]) -> Table:
+    """Makes a table to print of a plan: for each embedding table what each rank holds."""
+    shown = Table(title="who holds the embedding tables", box=SIMPLE_HEAD, title_justify="left")
+    for name in ("table", "sharding", "kernel", "precision"):
+        shown.add_column(name)
+    shown.add_column("rows × dim", justify="right")
+    ranks = 1 + max((p["rank"] for entry in summary for p in entry["pieces"]), default=0)
+    columns = [f"rank {rank}" for rank in range(ranks)] if ranks <= _SHOWN else ["least", "most"]
+    for name in columns:
+        shown.add_column(name, justify="right")
+    total = [0] * ranks
+    for entry in summary:
+        held = [0] * ranks
+        for shard in entry["pieces"]:
+            held[shard["rank"]] += shard["bytes"]
+        total = [all_bytes + own for all_bytes, own in zip(total, held, strict=True)]
+        words = [str(entry[key]) for key in ("table", "sharding", "kernel", "precision")]
+        size = f"{entry['rows']:,} × {entry['dim']}"
+        shown.add_row(*words, size, *_amounts(held))
+    shown.add_section()
+    shown.add_row("all", "", "", "", "", *_amounts(total))
+    return shown
+
+
+def _amounts(held: Sequence[int]) -> list[str]:
+    shown = held if len(held) <= _SHOWN else [min(held), max(held)]
+    return [byte_size(count) if count else "" for count in shown]
+
+
+def module_name(table: str) -> str:
+    """Names a table inside `nn.ModuleDict` and `nn.ParameterDict`.
+
+    Their entries are attributes, so that a table called `items`, `keys` or `forward` would hide one
+    of theirs; torch refuses it.
+
+    Example:
+        >>> module_name("items"), table_of_module(module_name("items"))
+        ('table_items', 'items')
+    """
+    return f"{_PREFIX}{table}"
+
+
+def table_of_module(name: str) -> str:
+    """Returns the table that `module_name` named so."""
+    return name.removeprefix(_PREFIX)
+
+
+def table_of_state(name: str) -> str | None:
+    """Returns the table of a tensor of `EmbeddingBackend.optimizer_state`; None: it is of all.
+
+    Example:
+        >>> table_of_state("item/exp_avg"), table_of_state("steps")
+        ('item', None)
+    """
+    table, slash, _ = name.partition("/")
+    return table if slash else None

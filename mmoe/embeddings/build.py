@@ -1,6 +1,9 @@
 """Chooses the backend and fills its tables."""
 
-from collections.abc import Mapping, Sequence
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Literal
 
@@ -16,9 +19,8 @@ from mmoe.config import (
     TableSpec,
 )
 from mmoe.embeddings.initial import fill_tables
-from mmoe.embeddings.managed.backend import ManagedEmbeddings
-from mmoe.embeddings.quantized.backend import RowPrecision, ScoringEmbeddings
-from mmoe.embeddings.silence_warnings import quiet_import, quiet_tracing
+from mmoe.embeddings.managed import ManagedEmbeddings
+from mmoe.embeddings.quantized import RowPrecision, ScoringEmbeddings
 
 
 def build_embeddings(
@@ -194,8 +196,39 @@ def _with_managed_ids(
             f"{problem}; install it (see the README) or use encoding hash"
         )
     with quiet_import():
-        from mmoe.embeddings.managed.admission import IdAdmission
+        from mmoe.embeddings.admission import IdAdmission
 
     admissions = {name: IdAdmission(name, rules) for name, rules in managed.items()}
     frozen = {table.name for table in tables if table.frozen}
     return ManagedEmbeddings(module, features, admissions, seed, frozen)
+
+
+@contextmanager
+def quiet_import() -> Iterator[None]:
+    """Silences what TorchRec and FBGEMM deprecate of themselves while they are imported.
+
+    The caller's own filters hold again afterwards.
+    """
+    with warnings.catch_warnings():
+        for category in (DeprecationWarning, FutureWarning):
+            warnings.simplefilter("ignore", category)
+        yield
+
+
+def quiet_tracing() -> None:
+    """Silences what TorchRec's first forward makes torch say once a process.
+
+    It is of a check inside TorchRec. The logger is as it was afterwards.
+    """
+    from torch.fx import _symbolic_trace as tracing  # where TorchRec finds it, too
+
+    logger = logging.getLogger(tracing.__name__)
+    logger.addFilter(_nothing)
+    try:
+        tracing.is_fx_tracing()
+    finally:
+        logger.removeFilter(_nothing)
+
+
+def _nothing(record: logging.LogRecord) -> bool:
+    return False

@@ -7,7 +7,7 @@ from rich.console import Console
 from mmoe.config import ParallelConfig, TablePlacement, config_from_dict, dump_config
 from mmoe.embeddings import Shard, local_shards, plan_table
 from mmoe.embeddings.initial import fill_tables, fresh_rows
-from mmoe.embeddings.managed.backend import gather_ids
+from mmoe.embeddings.managed import gather_ids
 from mmoe.parallel.sharded_tensors import held_whole, rows_held
 
 

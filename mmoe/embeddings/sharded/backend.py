@@ -16,12 +16,12 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, ParallelConfig, TableSpec
-from mmoe.embeddings.backend import EmbeddingBackend
+from mmoe.embeddings.backend import EmbeddingBackend, table_of_module
 from mmoe.embeddings.lookups import Lookups, needed_weights
-from mmoe.embeddings.names import table_of_module
 from mmoe.embeddings.sharded.arrange import Block, arrange, arrangement
 from mmoe.embeddings.sharded.collections import (
     Collections,
+    UnpooledLookups,
     pooled_collection,
     sharded_collections,
     tables_of_events,
@@ -30,7 +30,6 @@ from mmoe.embeddings.sharded.ids_ahead import IdsAhead
 from mmoe.embeddings.sharded.planning import World, plan_rows, plan_tables
 from mmoe.embeddings.sharded.replicas import Replicas
 from mmoe.embeddings.sharded.sharder import RowSharder, TableSharder
-from mmoe.embeddings.sharded.unpooled import UnpooledLookups
 from mmoe.embeddings.step_phases import StepPhases, StepT
 from mmoe.parallel import Shard
 from mmoe.parallel.sharded_tensors import Sharded, held_whole

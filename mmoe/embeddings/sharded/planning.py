@@ -15,10 +15,10 @@ from torchrec.distributed.planner.types import ParameterConstraints, PlannerErro
 from torchrec.distributed.types import ParameterSharding, ShardingPlan, ShardingType
 
 from mmoe.config import EmbeddingOptimizerConfig, ParallelConfig, TablePlacement, TableSpec
-from mmoe.embeddings.byte_size import byte_size
-from mmoe.embeddings.names import module_name
+from mmoe.embeddings.backend import module_name
 from mmoe.embeddings.sharded.sharder import SHARDINGS_OF_EVENTS
 from mmoe.parallel.launch.launcher import local_ranks
+from mmoe.terminal import byte_size
 
 SHARDINGS = {
     "table_wise": ShardingType.TABLE_WISE,

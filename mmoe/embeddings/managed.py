@@ -8,14 +8,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from mmoe.config import FeatureSpec
-from mmoe.embeddings.backend import EmbeddingBackend
+from mmoe.embeddings.backend import EmbeddingBackend, table_of_state
 from mmoe.embeddings.initial import fresh_rows
-from mmoe.embeddings.names import table_of_state
 from mmoe.parallel.sharded_tensors import Sharded, local_shards, rows_held
 
 if TYPE_CHECKING:
+    from mmoe.embeddings.admission import IdAdmission
     from mmoe.embeddings.lookups import Lookups
-    from mmoe.embeddings.managed.admission import IdAdmission
 
 
 class ManagedEmbeddings(EmbeddingBackend):
