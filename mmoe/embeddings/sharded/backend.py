@@ -27,7 +27,7 @@ from mmoe.embeddings.sharded.collections import (
     tables_of_events,
 )
 from mmoe.embeddings.sharded.ids_ahead import IdsAhead
-from mmoe.embeddings.sharded.planning import World, plan_rows, plan_tables
+from mmoe.embeddings.sharded.planning import TablePlanner, World
 from mmoe.embeddings.sharded.replicas import Replicas
 from mmoe.embeddings.sharded.sharder import RowSharder, TableSharder
 from mmoe.embeddings.step_phases import StepPhases, StepT
@@ -85,14 +85,18 @@ class ShardedEmbeddings(EmbeddingBackend):
         self.keys = [feature.name for feature in features]
         self._weighted = any(feature.weighted for feature in features)
         self._blocks: list[Block] | None = None
-        self._unpooled = UnpooledLookups(tables, features) if tables_of_events(features) else None
+        of_events = tables_of_events(features)
+        self._unpooled = UnpooledLookups(tables, features) if of_events else None
         self._rates = {
             table.name: 0.0 if table.frozen else table.learning_rate or optimizer.learning_rate
             for table in tables
         }
         set_gradient_division(False)  # the loss is the ranks' sum, not their mean
+        device = device or torch.device("cpu")
+        world = World.of_this_process(self.parallel, device)
+        self._planner = TablePlanner(self.tables, optimizer, self.parallel, world, of_events)
         with _quiet():
-            self.sharded = self._shard(device or torch.device("cpu"))
+            self.sharded = self._shard(device)
             self._shards = {
                 table_of_module(name.split(".")[-2]): _held(value)
                 for name, value in self.sharded.state_dict().items()
@@ -218,17 +222,10 @@ class ShardedEmbeddings(EmbeddingBackend):
     def plan_summary(self) -> list[dict[str, Any]]:
         """Says who holds what, one entry a table; the same on every rank."""
         plans = self.sharded.plan.plan.values()
-        return plan_rows(
-            self.tables,
-            {table: how for plan in plans for table, how in cast(Any, plan).items()},
-            self.optimizer,
-            self.parallel,
-            dist.get_world_size(),
-        )
+        return self._planner.rows({t: how for plan in plans for t, how in cast(Any, plan).items()})
 
     def _shard(self, device: torch.device) -> DistributedModelParallel:
-        of_events = tables_of_events(self.features)
-        make = Collections if of_events else pooled_collection
+        make = pooled_collection if self._unpooled is None else Collections
         collection = make(self.tables, self.features, self.parallel)
         fused = {
             "optimizer": _OPTIMIZERS[self.optimizer.kind],
@@ -236,10 +233,7 @@ class ShardedEmbeddings(EmbeddingBackend):
             **self.optimizer.keywords(),
         }
         sharders: list[Any] = [TableSharder(fused_params=fused), RowSharder(fused_params=fused)]
-        world = World.of_this_process(self.parallel, device)
-        plan = plan_tables(
-            collection, sharders, self.tables, self.optimizer, self.parallel, world, of_events
-        )
+        plan = self._planner.plan(collection, sharders)
         return DistributedModelParallel(
             collection, device=device, plan=plan, sharders=sharders, init_data_parallel=False
         )
