@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from typing import Literal
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from mmoe.config import (
@@ -21,6 +20,7 @@ from mmoe.config import (
 from mmoe.embeddings.initial import fill_tables
 from mmoe.embeddings.managed import ManagedEmbeddings
 from mmoe.embeddings.quantized import RowPrecision, ScoringEmbeddings
+from mmoe.parallel import world_size
 
 
 def build_embeddings(
@@ -140,13 +140,12 @@ def _check_torchrec(optimizer: EmbeddingOptimizerConfig, device: torch.device | 
 
 def _plain_alone(optimizer: EmbeddingOptimizerConfig) -> bool:
     """Returns whether only the plain backend has such an optimizer here."""
-    ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-    return optimizer.kind == "adam" or (optimizer.needs_copies and ranks == 1)
+    return optimizer.kind == "adam" or (optimizer.needs_copies and world_size() == 1)
 
 
 def _check_plain(optimizer: EmbeddingOptimizerConfig, features: Sequence[FeatureSpec]) -> None:
     """Tables of one process are trained by its own batches alone."""
-    ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    ranks = world_size()
     if ranks == 1 or not features:
         return
     why = torchrec_problem() or (

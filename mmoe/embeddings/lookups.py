@@ -100,17 +100,6 @@ def needed_weights(features: Sequence[FeatureSpec], id_weights: Tensor | None) -
     return id_weights
 
 
-def feature_weights(
-    features: Sequence[FeatureSpec], counts: list[int], id_weights: Tensor | None
-) -> list[Tensor | None]:
-    """Returns the weights of each weighted feature's ids, None for the others."""
-    weights = needed_weights(features, id_weights)
-    if weights is None:
-        return [None] * len(features)
-    parts = weights.split(counts)
-    return [part if f.weighted else None for f, part in zip(features, parts, strict=True)]
-
-
 class Bags(NamedTuple):
     """Ids of one feature, row after row.
 
@@ -171,8 +160,11 @@ def split_bags(
     """
     lengths = lengths_CB.long().view(len(features), lengths_CB.numel() // max(len(features), 1))
     counts = lengths.sum(dim=1).tolist()
-    weights = feature_weights(features, counts, id_weights)
+    weights = needed_weights(features, id_weights)
+    of_features = [None] * len(features) if weights is None else weights.split(counts)
     return [
-        Bags(*of_feature)
-        for of_feature in zip(values.long().split(counts), lengths, weights, strict=True)
+        Bags(ids_V, lengths_B, weights_V if feature.weighted else None)
+        for feature, ids_V, lengths_B, weights_V in zip(
+            features, values.long().split(counts), lengths, of_features, strict=True
+        )
     ]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from mmoe.config import FeatureSpec
 from mmoe.embeddings.backend import EmbeddingBackend, table_of_state
 from mmoe.embeddings.initial import fresh_rows
+from mmoe.parallel import world_size
 from mmoe.parallel.sharded_tensors import Sharded, local_shards, rows_held
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ def gather_ids(ids: Sequence[Tensor]) -> list[Tensor]:
     Returns:
         As many, int64 [ΣV]; the same on every rank. One process gets its own back.
     """
-    ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    ranks = world_size()
     if ranks == 1 or not ids:
         return list(ids)
     own_P = torch.tensor([len(one) for one in ids], device=ids[0].device)

@@ -253,24 +253,17 @@ def _held(value: object) -> Sharded:
     if isinstance(value, Tensor) and not hasattr(value, "local_shards"):
         return _flat_rows(value)
     sharded: Any = value  # a ShardedTensor
-    local = [
-        Shard(_flat_rows(s.tensor), tuple(sharded.size()), tuple(s.metadata.shard_offsets))
-        for s in sharded.local_shards()
-    ]
-    if dist.get_world_size() == 1 and len(local) == 1:
-        return local[0].tensor
-    return [_of_flat(shard) for shard in local]
+    local = []
+    for shard in sharded.local_shards():
+        tensor = _flat_rows(shard.tensor)
+        dims, offsets = tensor.dim(), shard.metadata.shard_offsets  # as many as the tensor has
+        local.append(Shard(tensor, tuple(sharded.size())[:dims], tuple(offsets)[:dims]))
+    return local[0].tensor if dist.get_world_size() == 1 and len(local) == 1 else local
 
 
 def _flat_rows(state: Tensor) -> Tensor:
     """Flattens one number a row, which comes as [rows] or [rows, 1] by the version."""
     return state.view(-1) if state.dim() == 2 and state.shape[1] == 1 else state
-
-
-def _of_flat(shard: Shard) -> Shard:
-    """Gives a flat tensor's description as many dimensions as the tensor has."""
-    dims = shard.tensor.dim()
-    return Shard(shard.tensor, shard.shape[:dims], shard.offsets[:dims])
 
 
 @contextmanager
