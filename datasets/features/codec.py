@@ -203,9 +203,9 @@ class Codec(ABC, Generic[FeatureT]):
         """Lists that are events, and what becomes of them."""
         return []
 
-    @abstractmethod
     def tables(self, rules: Rules) -> list[TableSpec]:
-        """Returns the embedding tables; [] where it makes numbers alone."""
+        """Returns the embedding tables; default: none, as of one that makes numbers alone."""
+        return []
 
     # Learning from training rows, chunk by chunk
 
@@ -301,8 +301,6 @@ class Codec(ABC, Generic[FeatureT]):
 
 # A codec, its level, and its dense columns, ids and lists among those of its level
 Place = tuple[Codec[Any], Level, tuple[slice, slice, slice]]
-
-
 # By what training rows are known again: all of them, in their order; or what they say, of a stream
 TrainingRows = Literal["order", "values"]
 
@@ -317,10 +315,6 @@ class DerivedCodec(Codec[FeatureT]):
 
     @property
     def lookups(self) -> list[FeatureSpec]:
-        """None."""
-        return []
-
-    def tables(self, rules: Rules) -> list[TableSpec]:
         """None."""
         return []
 
@@ -383,6 +377,10 @@ class RuleCodec(Codec[FeatureT]):
     def rule(self, rules: Rules) -> Any:
         """Returns what was learnt."""
         return rules[self.section][self.rule_name]
+
+    def add(self, fit: Any, table: pa.Table, origin: str) -> None:
+        """Learns from the numbers of more training rows."""
+        fit.add(*self.numbers(table, origin))
 
     def finish(self, fits: Sequence[Any], rules: Rules) -> None:
         """Makes the rule."""

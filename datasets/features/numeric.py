@@ -325,11 +325,6 @@ class NumericCodec(RuleCodec[NumericFeature]):
         sample = min(_LARGEST_SAMPLE, max(_SMALLEST_SAMPLE, _SAMPLES // wanted))
         return NumberFit(self.feature, sample)
 
-    def add(self, fit: NumberFit, table: pa.Table, origin: str) -> None:
-        """Learns from more training rows."""
-        [numbers_N] = self.numbers(table, origin)
-        fit.add(numbers_N)
-
     def check(self, table: pa.Table, origin: str) -> None:
         """Refuses what is no number."""
         self.numbers(table, origin)

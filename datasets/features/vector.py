@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from mmoe.config import TableSpec, VectorFeature
+from mmoe.config import VectorFeature
 from mmoe.config.json_files import Stored
 from mmoe.datasets.features.codec import Codec, Coded, Finite, RuleCodec, Rules, Section
 from mmoe.datasets.features.fit_numbers import Moments
@@ -194,10 +194,6 @@ class VectorCodec(RuleCodec[VectorFeature]):
     def projected_to(self) -> int | None:
         """Its `dim`."""
         return self.feature.dim
-
-    def tables(self, rules: Rules) -> list[TableSpec]:
-        """Returns none."""
-        return []
 
     def start(self, origin: str, codecs: Sequence[Codec[Any]]) -> VectorFit:
         """Returns what fits its rule."""
