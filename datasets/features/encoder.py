@@ -1,7 +1,6 @@
 """`FeatureEncoder`: from columns to network inputs; how it is fitted, stored and continued."""
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -12,7 +11,7 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 from pydantic import Field, create_model
 
-from mmoe.config import FEATURES, LabelSpec, RunConfig, TableSpec, config_from_dict
+from mmoe.config import FEATURES, LabelSpec, Level, RunConfig, TableSpec, config_from_dict
 from mmoe.config.json_files import Stored, read_stored
 from mmoe.datasets.features.codec import (
     Codec,
@@ -38,7 +37,6 @@ from mmoe.datasets.features.domains import (
 )
 from mmoe.datasets.features.id_map import IdMap, Vocabulary
 from mmoe.datasets.features.ids import IdCodec
-from mmoe.datasets.features.levels import LEVELS, Level, LevelsFit, at_level, columns_read
 from mmoe.datasets.features.numeric import NumericRule
 from mmoe.datasets.features.seen import (
     CONSTANTS,
@@ -75,7 +73,7 @@ from mmoe.datasets.rows.encoded import (
 )
 from mmoe.datasets.rows.frames import one_row
 from mmoe.datasets.rows.projection import with_missing
-from mmoe.datasets.rows.requests import find_requests
+from mmoe.datasets.rows.requests import LEVELS, LevelsFit, columns_read, find_requests
 from mmoe.datasets.values.arrow import out_of_memory
 from mmoe.errors import NotImported
 
@@ -333,7 +331,10 @@ class FeatureEncoder(FeatureColumns):
 
         Without requests all features are of rows.
         """
-        return FeatureColumns(codecs=at_level(self.codecs, self.levels, level), rules=self.rules)
+        return FeatureColumns(codecs=self._at_level(level), rules=self.rules)
+
+    def _at_level(self, level: Level) -> list[Codec[Any]]:
+        return [codec for codec in self.codecs if self.level_of(codec.feature.name) == level]
 
     @property
     def lacks_derived(self) -> bool:
@@ -438,14 +439,12 @@ class FeatureEncoder(FeatureColumns):
             return found
         table = self.read(table, origin)
         links = row_links(self.config, self.rules, table, origin)
-        domains_N = None
-        if self.config.model.domains is not None:
-            domains_N = encode_domains(self.config, self.rules, table, origin)
+        domains_N = encode_domains(self.config, self.rules, table, origin)
         if not self.has_requests:
             found = self._with_derived(self._encode(self.codecs, table, origin, to_score))
             return replace(found, links=links, domains_N=domains_N)
         assert self.config.data.requests is not None, "features are of requests"
-        shared, own = (at_level(self.codecs, self.levels, level) for level in ("request", "row"))
+        shared, own = self._at_level("request"), self._at_level("row")
         named = find_requests(self.config.data.requests, table, origin)
         unread = self.config.unread_when_scoring if to_score else ()
         read = [codec.feature for codec in shared if codec.feature.name not in unread]
@@ -502,7 +501,7 @@ class FeatureEncoder(FeatureColumns):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles begin without cells."""
-        made = ("_singly", "_numbers", "_derived")
+        made = ("_singly", "_derived")
         return {name: value for name, value in vars(self).items() if name not in made}
 
     def encode_one(self, codec: Codec[Any], table: pa.Table, origin: str) -> Coded:
@@ -518,17 +517,9 @@ class FeatureEncoder(FeatureColumns):
         one = self.constants.get(codec.feature.name)
         if one is None:
             return coded
-        return held_constant(coded, one.coded[self._numbers[id(codec)]], table.num_rows)
-
-    @cached_property
-    def _numbers(self) -> dict[int, int]:
-        """Counts, for each codec, those of the same feature before it; by `id`."""
-        before: Counter[str] = Counter()
-        found = {}
-        for codec in self.codecs:
-            found[id(codec)] = before[codec.feature.name]
-            before[codec.feature.name] += 1
-        return found
+        name = codec.feature.name
+        of_feature = [other for other in self.codecs if other.feature.name == name]
+        return held_constant(coded, one.coded[of_feature.index(codec)], table.num_rows)
 
     def save(self, folder: str | Path) -> None:
         """Writes encoder.json and one Parquet file for each vocabulary; no pickle.

@@ -20,8 +20,7 @@ from mmoe.config import (
 )
 from mmoe.config.tables import VectorTable
 from mmoe.datasets.features.codec import Codec, Coded, LookedUp, Rules, Section
-from mmoe.datasets.features.fit_ids import CountFit, KindFit
-from mmoe.datasets.features.id_map import IdMap
+from mmoe.datasets.features.id_map import CountFit, IdMap, KindFit
 from mmoe.datasets.rows.locations import find_column, times_of
 from mmoe.datasets.values.text import TextCells
 from mmoe.datasets.vectors.learn import VectorScaling, VectorScalings, learn_vectors

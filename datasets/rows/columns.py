@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from mmoe.alarms import Column
+from mmoe.config import Level
 from mmoe.datasets.features.codec import Codec, DerivedCodec
 from mmoe.datasets.features.cross import CrossCodec
 from mmoe.datasets.features.datetime import DatetimeCodec, ElapsedCodec
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING, UNSEEN, Vocabulary
 from mmoe.datasets.features.ids import IdCodec
-from mmoe.datasets.features.levels import Level
 from mmoe.datasets.features.numeric import NumericCodec
 from mmoe.datasets.rows.encoded import EncodedFeatures, IdLists
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from mmoe.config import RequestsConfig, SplitConfig
 from mmoe.config.data import RepeatedRows
-from mmoe.datasets.features.fit_ids import KindFit
+from mmoe.datasets.features.id_map import KindFit
 from mmoe.datasets.rows.locations import HIDDEN, REQUEST_COLUMN, find_column, place, rows_by_file
 from mmoe.datasets.rows.repeats import later_copies
 from mmoe.datasets.rows.requests import RowRequests, find_requests

@@ -12,8 +12,7 @@ from mmoe.config import TableVectors
 from mmoe.config.json_files import Stored
 from mmoe.config.tables import VocabularyEncoding
 from mmoe.datasets.features.codec import Finite, Section
-from mmoe.datasets.features.fit_ids import Counts
-from mmoe.datasets.features.id_map import Vocabulary, least_seen, refuse_too_many
+from mmoe.datasets.features.id_map import Counts, Vocabulary, least_seen, refuse_too_many
 from mmoe.datasets.features.vector import NARROWER
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.keys import ARROW_TYPES, KeyKind, key_kind, missing_mask, to_keys, widest

@@ -12,7 +12,7 @@ from mmoe.datasets.features.encoder import extend_encoder
 from mmoe.datasets.files.fingerprint import DataPrint, data_changes, print_data, shown
 from mmoe.datasets.labels.masked import Masked, MaskedFit, refuse_nothing_left
 from mmoe.datasets.labels.maturity import Maturity, moment_text
-from mmoe.datasets.rows.held_splits import HeldSplits
+from mmoe.datasets.rows.batch_source import HeldSplits
 from mmoe.datasets.rows.order import cut_groups
 from mmoe.datasets.rows.projection import column_uses
 from mmoe.datasets.rows.repeats import RepeatCounter, Repeats

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from mmoe.config.tables import VocabularyEncoding
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.features.fit_ids import Counts
-from mmoe.datasets.features.id_map import Vocabulary
+from mmoe.datasets.features.id_map import Counts, Vocabulary
 from mmoe.datasets.values import keys
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.hashing import hash_text, mix64
