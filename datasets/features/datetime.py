@@ -72,7 +72,7 @@ class DatetimeCodec(SeenCodec[DatetimeFeature]):
         named = zip(self.feature.derived_names, self.feature.parts, strict=True)
         return {name: FIRST_KNOWN + _PARTS[part][0] for name, part in named}
 
-    def check(self, table: pa.Table, origin: str) -> None:
+    def check(self, fit: Any, table: pa.Table, origin: str) -> None:
         """Refuses what is no datetime."""
         local_datetimes(table, self.feature, origin)
 

@@ -16,7 +16,6 @@ from mmoe.config.json_files import Stored, read_stored
 from mmoe.datasets.features.codec import (
     Codec,
     Coded,
-    DerivedCodec,
     FeatureColumns,
     Place,
     Rules,
@@ -53,6 +52,7 @@ from mmoe.datasets.features.seen import (
     held_constant,
 )
 from mmoe.datasets.features.single_rows import SingleRows
+from mmoe.datasets.features.trees import TREES, TreesCodec
 from mmoe.datasets.labels.maturity import Maturity
 from mmoe.datasets.labels.targets import (
     LABELS,
@@ -170,7 +170,7 @@ class EncoderFit:
         table = with_missing(table, self.config, self.origin)
         self.levels.check(table)
         for codec, fit in self.fits.items():
-            codec.check_beside(fit, table, self.origin)
+            codec.check(fit, table, self.origin)
         self.domains.check(table)
         self.watch.check(table)
 
@@ -337,36 +337,32 @@ class FeatureEncoder(FeatureColumns):
         return [codec for codec in self.codecs if self.level_of(codec.feature.name) == level]
 
     @property
-    def lacks_derived(self) -> bool:
-        """Whether a feature of other features has yet to learn."""
-        return any(
-            codec.feature.name not in self.rules[codec.sections[0].name]
-            for codec, _ in self._derived
-        )
+    def lacks_trees(self) -> bool:
+        """Whether a feature of trees, which are of all other features, has yet to learn."""
+        return any(codec.feature.name not in self.rules[TREES] for codec, _ in self._trees)
 
     def learning(self, data: EncodedData, by: TrainingRows) -> Self:
-        """Returns it with what features of other features learn of encoded training rows.
+        """Returns it with the trees that encoded training rows teach.
 
         Args:
             data: The rows, as this encoder encodes them, with labels.
             by: What they are known again by.
         """
-        rules = {section: dict(entries) for section, entries in self.rules.items()}
-        for codec, _ in self._derived:
-            own = rules[codec.sections[0].name]
-            if codec.feature.name not in own:
-                own[codec.feature.name] = codec.learn(data, list(self.places()), self.rules, by)
-        return replace(self, rules=rules)
+        trees = dict(self.rules[TREES])
+        for codec, _ in self._trees:
+            if codec.feature.name not in trees:
+                trees[codec.feature.name] = codec.learn(data, list(self.places()), self.rules, by)
+        return replace(self, rules={**self.rules, TREES: trees})
 
     @cached_property
-    def _derived(self) -> list[tuple[DerivedCodec[Any], slice]]:
-        """Codecs that make numbers of others', and where these stand."""
+    def _trees(self) -> list[tuple[TreesCodec, slice]]:
+        """Codecs of trees, and where their numbers stand."""
         places = ((codec, dense) for codec, _, (dense, _, _) in self.places())
-        return [(codec, dense) for codec, dense in places if isinstance(codec, DerivedCodec)]
+        return [(codec, dense) for codec, dense in places if isinstance(codec, TreesCodec)]
 
-    def _with_derived(self, found: EncodedFeatures) -> EncodedFeatures:
-        """Fills in the numbers that are made of others, in place."""
-        for codec, dense in self._derived:
+    def _with_trees(self, found: EncodedFeatures) -> EncodedFeatures:
+        """Fills in the numbers of trees, in place."""
+        for codec, dense in self._trees:
             found.dense_NF[:, dense] = codec.derive(
                 found, list(self.places()), self.rules, self.training
             )
@@ -441,7 +437,7 @@ class FeatureEncoder(FeatureColumns):
         links = row_links(self.config, self.rules, table, origin)
         domains_N = encode_domains(self.config, self.rules, table, origin)
         if not self.has_requests:
-            found = self._with_derived(self._encode(self.codecs, table, origin, to_score))
+            found = self._with_trees(self._encode(self.codecs, table, origin, to_score))
             return replace(found, links=links, domains_N=domains_N)
         assert self.config.data.requests is not None, "features are of requests"
         shared, own = self._at_level("request"), self._at_level("row")
@@ -491,7 +487,7 @@ class FeatureEncoder(FeatureColumns):
         singly = self._singly
         row = None if singly is None else one_row(rows, singly.names)
         found = None if singly is None or row is None else singly.encode(row, "row")
-        return None if found is None else self._with_derived(found)
+        return None if found is None else self._with_trees(found)
 
     @cached_property
     def _singly(self) -> SingleRows | None:
@@ -501,7 +497,7 @@ class FeatureEncoder(FeatureColumns):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles begin without cells."""
-        made = ("_singly", "_derived")
+        made = ("_singly", "_trees")
         return {name: value for name, value in vars(self).items() if name not in made}
 
     def encode_one(self, codec: Codec[Any], table: pa.Table, origin: str) -> Coded:

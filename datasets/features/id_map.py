@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
@@ -448,11 +449,9 @@ class Vocabulary(IdMap):
         index = self._index.index(key)
         return UNSEEN if index < 0 else index + FIRST_KNOWN
 
-    @property
+    @cached_property
     def _index(self) -> KeyIndex:
-        """Made once; of threads that make it at the same time, the first one's is kept."""
-        made = vars(self).get("_made_index")
-        return vars(self).setdefault("_made_index", KeyIndex(self.keys)) if made is None else made
+        return KeyIndex(self.keys)
 
     def write(self, folder: Path, stem: str) -> dict[str, Any]:
         """Returns the name of the Parquet file that holds the keys."""

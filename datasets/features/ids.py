@@ -28,17 +28,14 @@ from mmoe.datasets.vectors.learn import VectorScaling, VectorScalings, learn_vec
 IdFeatureT = TypeVar("IdFeatureT", bound=IdFeature)
 
 
-def _entry() -> Any:
-    """An entry of any encoding, told apart by its name."""
-    entries = [ENCODINGS.implementation(encoding).entry for encoding in ENCODINGS.names()]
-    return Annotated[Union[*entries], Field(discriminator="encoding")]
+_ENTRIES = [ENCODINGS.implementation(encoding).entry for encoding in ENCODINGS.names()]
 
 
 class _IdTables(Section):
     """Section of encoder.json: table → its `IdMap`; a vocabulary is a Parquet file."""
 
     name = "tables"
-    entry = _entry()
+    entry = Annotated[Union[*_ENTRIES], Field(discriminator="encoding")]
     required = True
 
     def write(self, rule: IdMap, folder: Path, stem: str) -> Any:

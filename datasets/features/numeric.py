@@ -325,7 +325,7 @@ class NumericCodec(RuleCodec[NumericFeature]):
         sample = min(_LARGEST_SAMPLE, max(_SMALLEST_SAMPLE, _SAMPLES // wanted))
         return NumberFit(self.feature, sample)
 
-    def check(self, table: pa.Table, origin: str) -> None:
+    def check(self, fit: NumberFit, table: pa.Table, origin: str) -> None:
         """Refuses what is no number."""
         self.numbers(table, origin)
 

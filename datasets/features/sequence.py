@@ -338,7 +338,7 @@ class SequenceCodec(IdCodec[Any]):
         (values, rows), times_N = self._events(table, origin), times_of(table)
         fit.add(values, None if times_N is None else np.repeat(times_N, rows.lengths_N))
 
-    def check(self, table: pa.Table, origin: str) -> None:
+    def check(self, fit: Any, table: pa.Table, origin: str) -> None:
         """Refuses rows whose columns have different lengths."""
         self._items(table, origin)
 
@@ -397,7 +397,7 @@ class _GapCodec(SeenCodec[SequenceFeature]):
         """A table of them."""
         return {self.feature.gap_name: GAP_ROWS}
 
-    def check(self, table: pa.Table, origin: str) -> None:
+    def check(self, fit: Any, table: pa.Table, origin: str) -> None:
         """Refuses times that run backwards, and what is no time."""
         seconds_since(ListRows(table, self.feature, origin))
 

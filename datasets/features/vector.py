@@ -203,7 +203,7 @@ class VectorCodec(RuleCodec[VectorFeature]):
         """Learns from more training rows."""
         fit.add(self._vectors(table, origin, fit.length))
 
-    def check_beside(self, fit: VectorFit, table: pa.Table, origin: str) -> None:
+    def check(self, fit: VectorFit, table: pa.Table, origin: str) -> None:
         """Refuses what is no vector, or one of another length."""
         fit.take_length(self._vectors(table, origin, fit.length))
 

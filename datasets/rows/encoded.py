@@ -74,15 +74,6 @@ class EncodedFeatures:
     def __len__(self) -> int:
         return len(self.dense_NF)
 
-    def rows(self, start: int, stop: int) -> "EncodedFeatures":
-        """Returns rows [start, stop), not copied.
-
-        Args:
-            start: The first row.
-            stop: The one after the last.
-        """
-        return self.take(slice(start, stop))
-
     def take(self, rows: np.ndarray | slice) -> "EncodedFeatures":
         """Returns the given rows, copied, in that order; those of a slice are not copied."""
         kept = [_items_of(offsets, rows) for _, offsets in self.lists]
@@ -293,15 +284,6 @@ class EncodedLabels:
     def __len__(self) -> int:
         return len(self.labels_NT)
 
-    def rows(self, start: int, stop: int) -> "EncodedLabels":
-        """Returns rows [start, stop), not copied.
-
-        Args:
-            start: The first row.
-            stop: The one after the last.
-        """
-        return self.taken(slice(start, stop))
-
     def taken(self, mine_N: np.ndarray | slice) -> "EncodedLabels":
         """Returns some rows.
 
@@ -355,8 +337,9 @@ class EncodedData:
             start: The first row.
             stop: The one after the last.
         """
-        labels = None if self.labels is None else self.labels.rows(start, stop)
-        return EncodedData(features=self.features.rows(start, stop), labels=labels)
+        rows = slice(start, stop)
+        labels = None if self.labels is None else self.labels.taken(rows)
+        return EncodedData(features=self.features.take(rows), labels=labels)
 
     def batch(
         self,

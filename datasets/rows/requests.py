@@ -101,14 +101,6 @@ class RowRequests:
         """Returns each row's request, uint64."""
         return self.keys_M[self.request_N]
 
-    def counted_rows(
-        self, table: pa.Table, uses: Mapping[str, str], origin: str, *, checked: bool
-    ) -> pa.Table:
-        """Returns the same as `first_rows`, each with how many it stands for (`times_of`)."""
-        first = self.first_rows(table, uses, origin, checked=checked)
-        times_M = np.bincount(self.request_N, minlength=len(self.first_M))
-        return first.append_column(TIMES_COLUMN, pa.array(times_M))
-
     def first_rows(
         self, table: pa.Table, uses: Mapping[str, str], origin: str, *, checked: bool = False
     ) -> pa.Table:
@@ -267,7 +259,9 @@ class LevelsFit:
         if (found := self._requests(table)) is None:
             return None
         self.repeats |= len(found.first_M) < len(found.request_N)
-        return found.counted_rows(table, columns_read(self._shared), self.origin, checked=not check)
+        first = found.first_rows(table, columns_read(self._shared), self.origin, checked=not check)
+        times_M = np.bincount(found.request_N, minlength=len(found.first_M))
+        return first.append_column(TIMES_COLUMN, pa.array(times_M))
 
     def check(self, table: pa.Table) -> None:
         """Refuses rows whose features of requests would be refused when they are encoded."""

@@ -239,7 +239,7 @@ class _Fitting:
 
     def _learning(self, encoder: FeatureEncoder) -> FeatureEncoder:
         """Returns an encoder that knows what features of other features learn of training rows."""
-        if not encoder.lacks_derived:
+        if not encoder.lacks_trees:
             return encoder
 
         def learnt() -> FeatureEncoder:
