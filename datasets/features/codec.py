@@ -37,7 +37,6 @@ class Section:
         name: Its key in the file.
         entry: What one entry looks like, a type that pydantic checks.
         rule: Dataclass whose fields are an entry's keys; None: the entry itself is the rule.
-        required: Has the file of every run it? A kind that came later says False.
         tells_apart: Do its rules tell encoders apart? Not where the last bits of numbers may
             differ from machine to machine.
     """
@@ -45,7 +44,6 @@ class Section:
     name: str
     entry: Any = Any
     rule: Any = None
-    required: bool = False
     tells_apart: bool = True
 
     def __init__(self, name: str = "", entry: Any = None, *, tells_apart: bool = True) -> None:

@@ -79,11 +79,11 @@ class DatetimeCodec(SeenCodec[DatetimeFeature]):
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """Encodes rows: an id a part, and the point on its circle."""
         found = self.bucket_ids(table, origin)
-        seen = [rules[SEEN_IDS].get(name) for name in self.buckets]
+        seen = [rules[SEEN_IDS][name] for name in self.buckets]
         ids = [only_seen(ids_N, some) for ids_N, some in zip(found, seen, strict=True)]
         # A value between those of training has its own place on the circle
         circle = [
-            one if len(some or ()) == 1 else every
+            one if len(some) == 1 else every
             for one, every, some in zip(ids, found, seen, strict=True)
         ]
         parts = zip(circle, self.feature.parts if self.feature.cyclic else (), strict=False)

@@ -51,7 +51,7 @@ from mmoe.datasets.features.seen import (
     extend_lists,
     held_constant,
 )
-from mmoe.datasets.features.single_rows import SingleRows
+from mmoe.datasets.features.single_rows import SingleRows, one_row
 from mmoe.datasets.features.trees import TREES, TreesCodec
 from mmoe.datasets.labels.maturity import Maturity
 from mmoe.datasets.labels.targets import (
@@ -71,7 +71,6 @@ from mmoe.datasets.rows.encoded import (
     EncodedRequests,
     LevelLayout,
 )
-from mmoe.datasets.rows.frames import one_row
 from mmoe.datasets.rows.projection import with_missing
 from mmoe.datasets.rows.requests import LEVELS, LevelsFit, columns_read, find_requests
 from mmoe.datasets.values.arrow import out_of_memory
@@ -110,8 +109,7 @@ def _shape(_: tuple[str, ...]) -> type[Stored]:
     """encoder.json, with the sections that there are."""
     fields: dict[str, Any] = {"format": (Literal[1], ...), "config": (dict[str, Any], ...)}
     for section in sections().values():
-        default = ... if section.required else Field(default_factory=dict)
-        fields[section.name] = (dict[str, section.entry], default)
+        fields[section.name] = (dict[str, section.entry], Field(default_factory=dict))
     return create_model("Encoder", __base__=Stored, **fields)
 
 
@@ -295,19 +293,17 @@ class FeatureEncoder(FeatureColumns):
     @property
     def ranged(self) -> list[str]:
         """Names of the features that know what training rows held: `EncodedFeatures.outside`."""
-        known = {name for name, rule in self.numeric.items() if rule.seen is not None}
-        known |= {name for name, rule in self.rules.get("vectors", {}).items() if rule.seen}
-        held = {name for name, columns in self.rules.get(HELD_COLUMNS, {}).items() if columns}
-        lists = {n for one in (SEEN_WEIGHTS, SEEN_LENGTHS) for n in self.rules.get(one, {})}
-        known |= {*lists, *self.constants, *held}
+        held = {name for name, columns in self.rules[HELD_COLUMNS].items() if columns}
+        sections = ("numeric", "vectors", SEEN_WEIGHTS, SEEN_LENGTHS, CONSTANTS)
+        known = held.union(*(self.rules[section] for section in sections))
         return [feature.name for feature in self.config.features if feature.name in known]
 
     @property
     def never_varied(self) -> list[str]:
         """Names of features, parts of datetimes and numbers of vectors of one training value."""
         numbers = [name for name, rule in self.numeric.items() if not rule.varies]
-        parts = [name for name, seen in self.rules.get(SEEN_IDS, {}).items() if len(seen) == 1]
-        vectors = self.rules.get("vectors", {}).items()
+        parts = [name for name, seen in self.rules[SEEN_IDS].items() if len(seen) == 1]
+        vectors = self.rules["vectors"].items()
         flat = [(name, sum(a == b for a, b in rule.seen), rule.length) for name, rule in vectors]
         some = [f"{k} of the {length} numbers of {name}" for name, k, length in flat if k]
         return [*numbers, *self.constants, *parts, *some]

@@ -36,7 +36,6 @@ class _IdTables(Section):
 
     name = "tables"
     entry = Annotated[Union[*_ENTRIES], Field(discriminator="encoding")]
-    required = True
 
     def write(self, rule: IdMap, folder: Path, stem: str) -> Any:
         """Returns the rule, or the name of the file that holds the vocabulary."""

@@ -408,7 +408,7 @@ class _GapCodec(SeenCodec[SequenceFeature]):
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """Encodes rows: a bucket for each of the latest events, the oldest first."""
         ids_V, offsets = self._gaps(table, origin)
-        ids_V = only_seen(ids_V, rules[SEEN_IDS].get(self.feature.gap_name))
+        ids_V = only_seen(ids_V, rules[SEEN_IDS][self.feature.gap_name])
         return Coded(lists=[(ids_V, offsets, None)])
 
     def _gaps(self, table: pa.Table, origin: str) -> tuple[np.ndarray, np.ndarray]:

@@ -17,7 +17,7 @@ from mmoe.config import (
     ScoringPrecision,
     TableSpec,
 )
-from mmoe.embeddings.initial import fill_tables
+from mmoe.embeddings.backend import fill_tables
 from mmoe.embeddings.managed import ManagedEmbeddings
 from mmoe.embeddings.quantized import RowPrecision, ScoringEmbeddings
 from mmoe.parallel import world_size

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, ManagedIds, ParallelConfig, TableSpec
 from mmoe.embeddings import ManagedEmbeddings, PlainEmbeddings, build_embeddings
 from mmoe.embeddings.admission import IdAdmission
-from mmoe.embeddings.initial import fill_tables
+from mmoe.embeddings.backend import fill_tables
 from mmoe.ops.jagged_sum import jagged_sum
 from mmoe.parallel.sharded_tensors import local_shards
 from tests.ranks import shared_out

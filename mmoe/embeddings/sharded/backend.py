@@ -17,8 +17,7 @@ from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, ParallelConfig, TableSpec
 from mmoe.embeddings.backend import EmbeddingBackend, table_of_module
-from mmoe.embeddings.lookups import Lookups, needed_weights
-from mmoe.embeddings.sharded.arrange import Block, arrange, arrangement
+from mmoe.embeddings.lookups import Block, Lookups, arrange, arrangement, needed_weights
 from mmoe.embeddings.sharded.collections import (
     Collections,
     UnpooledLookups,

@@ -19,8 +19,16 @@ from torchrec.modules.embedding_configs import DataType
 
 from mmoe.config import FeatureSpec, ParallelConfig, TableSpec
 from mmoe.embeddings.backend import module_name
-from mmoe.embeddings.lookups import Bags, Lookups, divide_by_length, lengths_of_events, split_bags
-from mmoe.embeddings.sharded.arrange import Block, arrange, arrangement
+from mmoe.embeddings.lookups import (
+    Bags,
+    Block,
+    Lookups,
+    arrange,
+    arrangement,
+    divide_by_length,
+    lengths_of_events,
+    split_bags,
+)
 from mmoe.ops.jagged_sum import jagged_sum
 
 _PRECISIONS = {"fp32": DataType.FP32, "fp16": DataType.FP16}
