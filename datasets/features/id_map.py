@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
@@ -265,11 +264,10 @@ class IdMap(ABC):
                 another encoding, or a vocabulary outgrows its max_rows.
 
         Example:
-            >>> from mmoe.config import TableEncoding
             >>> tuesday, monday = (
-            ...     Vocabulary.fit([pa.chunked_array([ids])], ["item"], min_count=1)
-            ...     for ids in (["c", "c", "a", "d"], ["a", "b", "b"]))
-            >>> tuesday.extended(monday, TableEncoding(), "item").keys.to_pylist()
+            ...     Vocabulary(kind="text", keys=pa.array(ids), counts=np.ones(len(ids), int))
+            ...     for ids in (["c", "a", "d"], ["b", "a"]))
+            >>> tuesday.extended(monday, VocabularyEncoding(), "item").keys.to_pylist()
             ['b', 'a', 'c', 'd']
         """
         if type(self) is not type(earlier):
@@ -391,28 +389,6 @@ class Vocabulary(IdMap):
         return FIRST_KNOWN + len(self.keys)
 
     @classmethod
-    def fit(
-        cls, columns: Sequence[pa.ChunkedArray], labels: Sequence[str], min_count: int
-    ) -> "Vocabulary":
-        """Counts the ids of all `columns` together.
-
-        Args:
-            columns: One for each feature that shares the table; training rows only.
-            labels: What each column is called in an error.
-            min_count: Ids seen less often have no row of their own.
-
-        Example:
-            >>> column = pa.chunked_array([["b", "a", "b", None, "c", "c"]])
-            >>> Vocabulary.fit([column], ["word"], min_count=2).keys.to_pylist()
-            ['b', 'c']
-        """
-        fits = [CountFit(label) for label in labels]
-        for fit, column in zip(fits, columns, strict=True):
-            fit.add(column)
-        encoding = VocabularyEncoding(min_count=min_count)
-        return cls.of([fit.finish() for fit in fits], encoding)
-
-    @classmethod
     def of(cls, columns: Sequence[Counts], encoding: VocabularyEncoding) -> "Vocabulary":
         """Makes one of the counts of each column that shares the table."""
         kind, counts = count_keys(columns)
@@ -449,9 +425,11 @@ class Vocabulary(IdMap):
         index = self._index.index(key)
         return UNSEEN if index < 0 else index + FIRST_KNOWN
 
-    @cached_property
+    @property
     def _index(self) -> KeyIndex:
-        return KeyIndex(self.keys)
+        """Made once; of threads that make it at the same time, the first one's is kept."""
+        made = vars(self).get("_made_index")
+        return vars(self).setdefault("_made_index", KeyIndex(self.keys)) if made is None else made
 
     def write(self, folder: Path, stem: str) -> dict[str, Any]:
         """Returns the name of the Parquet file that holds the keys."""
@@ -501,8 +479,8 @@ class Vocabulary(IdMap):
 
         Example:
             >>> known, found = (
-            ...     Vocabulary.fit([pa.chunked_array([ids])], ["item"], min_count=1)
-            ...     for ids in (["a", "b"], ["c", "c", "b", "d"]))
+            ...     Vocabulary(kind="text", keys=pa.array(ids), counts=np.ones(len(ids), int))
+            ...     for ids in (["a", "b"], ["c", "b", "d"]))
             >>> found.without(known, "item").keys.to_pylist()
             ['c', 'd']
         """
