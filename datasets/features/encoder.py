@@ -431,7 +431,9 @@ class FeatureEncoder(FeatureColumns):
             return found
         table = self.read(table, origin)
         links = row_links(self.config, self.rules, table, origin)
-        domains_N = encode_domains(self.config, self.rules, table, origin)
+        domains_N = None
+        if self.config.model.domains is not None:
+            domains_N = encode_domains(self.config, self.rules, table, origin)
         if not self.has_requests:
             found = self._with_trees(self._encode(self.codecs, table, origin, to_score))
             return replace(found, links=links, domains_N=domains_N)
