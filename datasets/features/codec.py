@@ -20,7 +20,7 @@ from mmoe.config import (
     SequenceSpec,
     TableSpec,
 )
-from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures
+from mmoe.datasets.rows.encoded import EncodedFeatures
 from mmoe.datasets.values.columns import to_numbers
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]  # in files
@@ -37,7 +37,6 @@ class Section:
         name: Its key in the file.
         entry: What one entry looks like, a type that pydantic checks.
         rule: Dataclass whose fields are an entry's keys; None: the entry itself is the rule.
-        required: Has the file of every run it? A kind that came later says False.
         tells_apart: Do its rules tell encoders apart? Not where the last bits of numbers may
             differ from machine to machine.
     """
@@ -45,7 +44,6 @@ class Section:
     name: str
     entry: Any = Any
     rule: Any = None
-    required: bool = False
     tells_apart: bool = True
 
     def __init__(self, name: str = "", entry: Any = None, *, tells_apart: bool = True) -> None:
@@ -203,9 +201,9 @@ class Codec(ABC, Generic[FeatureT]):
         """Lists that are events, and what becomes of them."""
         return []
 
-    @abstractmethod
     def tables(self, rules: Rules) -> list[TableSpec]:
-        """Returns the embedding tables; [] where it makes numbers alone."""
+        """Returns the embedding tables; default: none, as of one that makes numbers alone."""
+        return []
 
     # Learning from training rows, chunk by chunk
 
@@ -224,15 +222,11 @@ class Codec(ABC, Generic[FeatureT]):
         Raises:
             ValueError: A column is missing, or a value does not fit.
         """
-        self.check(table, origin)
+        self.check(fit, table, origin)
 
-    def check(self, table: pa.Table, origin: str) -> None:
+    def check(self, fit: Any, table: pa.Table, origin: str) -> None:
         """Refuses bad values in rows that do not train, before training instead of after it."""
         return
-
-    def check_beside(self, fit: Any, table: pa.Table, origin: str) -> None:
-        """Does what `check` does, beside `fit`, which learns from the rows that train."""
-        self.check(table, origin)
 
     def finish(self, fits: Sequence[Any], rules: Rules) -> None:
         """Puts what was learnt into `rules`, for all features that share it."""
@@ -301,58 +295,8 @@ class Codec(ABC, Generic[FeatureT]):
 
 # A codec, its level, and its dense columns, ids and lists among those of its level
 Place = tuple[Codec[Any], Level, tuple[slice, slice, slice]]
-
-
 # By what training rows are known again: all of them, in their order; or what they say, of a stream
 TrainingRows = Literal["order", "values"]
-
-
-class DerivedCodec(Codec[FeatureT]):
-    """Codec whose numbers are made of what all other codecs made of a row.
-
-    `encode` leaves zeros in their places, which `derive` fills when the others are done.
-    """
-
-    knows_range = True
-
-    @property
-    def lookups(self) -> list[FeatureSpec]:
-        """None."""
-        return []
-
-    def tables(self, rules: Rules) -> list[TableSpec]:
-        """None."""
-        return []
-
-    def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
-        """Returns zeros."""
-        return missing(self, rules, table.num_rows)
-
-    @abstractmethod
-    def learn(
-        self, data: EncodedData, places: Sequence[Place], rules: Rules, by: TrainingRows
-    ) -> Any:
-        """Returns the rule that encoded training rows with labels teach, known again `by` that."""
-
-    @abstractmethod
-    def derive(
-        self,
-        features: EncodedFeatures,
-        places: Sequence[Place],
-        rules: Rules,
-        training: TrainingRows | None = None,
-    ) -> np.ndarray:
-        """Returns its numbers of encoded rows, float32 [N, k].
-
-        Args:
-            features: Encoded by all other codecs.
-            places: Of all codecs.
-            rules: What training rows taught.
-            training: They are rows that it learnt from; None: they are not.
-
-        Raises:
-            ValueError: They do not fit what was learnt.
-        """
 
 
 class RuleCodec(Codec[FeatureT]):
@@ -383,6 +327,10 @@ class RuleCodec(Codec[FeatureT]):
     def rule(self, rules: Rules) -> Any:
         """Returns what was learnt."""
         return rules[self.section][self.rule_name]
+
+    def add(self, fit: Any, table: pa.Table, origin: str) -> None:
+        """Learns from the numbers of more training rows."""
+        fit.add(*self.numbers(table, origin))
 
     def finish(self, fits: Sequence[Any], rules: Rules) -> None:
         """Makes the rule."""

@@ -9,8 +9,14 @@ import pyarrow as pa
 
 from mmoe.config import CrossFeature, RunConfig
 from mmoe.datasets.features.codec import Codec, Coded, LookedUp, Rules, Section
-from mmoe.datasets.features.fit_ids import CountedRows, Counts, KindFit, countable
-from mmoe.datasets.features.id_map import FIRST_KNOWN, UNSEEN
+from mmoe.datasets.features.id_map import (
+    FIRST_KNOWN,
+    UNSEEN,
+    CountedRows,
+    Counts,
+    KindFit,
+    countable,
+)
 from mmoe.datasets.features.ids import IdCodec
 from mmoe.datasets.features.seen import HELD_COLUMNS
 from mmoe.datasets.rows.locations import find_column

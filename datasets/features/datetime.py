@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mmoe.config import DatetimeFeature, FeatureSpec, NumericFeature, Part, RunConfig, TableSpec
+from mmoe.config import DatetimeFeature, FeatureSpec, NumericFeature, Part, RunConfig
 from mmoe.datasets.features.codec import Codec, Coded, LookedUp, RuleCodec, Rules
 from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING
 from mmoe.datasets.features.numeric import NumberFit
@@ -31,11 +31,6 @@ _PARTS: dict[Part, tuple[int, Callable[[pa.ChunkedArray], Any]]] = {
     "month": (12, lambda at: pc.subtract(pc.month(at), 1)),
     "quarter": (4, lambda at: pc.subtract(pc.quarter(at), 1)),
 }
-
-
-def _part_rows(part: Part) -> int:
-    """Returns the rows of a part's embedding table: missing, unseen (unused), one a value."""
-    return FIRST_KNOWN + _PARTS[part][0]
 
 
 def part_ids(local_N: pa.ChunkedArray, part: Part) -> np.ndarray:
@@ -73,22 +68,22 @@ class DatetimeCodec(SeenCodec[DatetimeFeature]):
 
     @property
     def buckets(self) -> dict[str, int]:
-        """A table for each part."""
+        """A table for each part: rows of missing and unseen (unused) ones, and one a value."""
         named = zip(self.feature.derived_names, self.feature.parts, strict=True)
-        return {name: _part_rows(part) for name, part in named}
+        return {name: FIRST_KNOWN + _PARTS[part][0] for name, part in named}
 
-    def check(self, table: pa.Table, origin: str) -> None:
+    def check(self, fit: Any, table: pa.Table, origin: str) -> None:
         """Refuses what is no datetime."""
         local_datetimes(table, self.feature, origin)
 
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """Encodes rows: an id a part, and the point on its circle."""
         found = self.bucket_ids(table, origin)
-        seen = [rules[SEEN_IDS].get(name) for name in self.buckets]
+        seen = [rules[SEEN_IDS][name] for name in self.buckets]
         ids = [only_seen(ids_N, some) for ids_N, some in zip(found, seen, strict=True)]
         # A value between those of training has its own place on the circle
         circle = [
-            one if len(some or ()) == 1 else every
+            one if len(some) == 1 else every
             for one, every, some in zip(ids, found, seen, strict=True)
         ]
         parts = zip(circle, self.feature.parts if self.feature.cyclic else (), strict=False)
@@ -138,10 +133,6 @@ class ElapsedCodec(RuleCodec[DatetimeFeature]):
         """None: parts are of the other codec."""
         return []
 
-    def tables(self, rules: Rules) -> list[TableSpec]:
-        """None."""
-        return []
-
     def table_meanings(self) -> dict[str, dict[str, object]]:
         """None."""
         return {}
@@ -156,11 +147,6 @@ class ElapsedCodec(RuleCodec[DatetimeFeature]):
     def start(self, origin: str, codecs: Sequence[Codec[Any]]) -> NumberFit:
         """Returns what fits its rule."""
         return NumberFit(NumericFeature(name=self.rule_name))
-
-    def add(self, fit: NumberFit, table: pa.Table, origin: str) -> None:
-        """Learns from more training rows."""
-        [days_N] = self.numbers(table, origin)
-        fit.add(days_N)
 
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """Encodes rows; none is outside, as later ones are to be expected."""

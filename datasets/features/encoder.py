@@ -1,7 +1,6 @@
 """`FeatureEncoder`: from columns to network inputs; how it is fitted, stored and continued."""
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -15,6 +14,7 @@ from pydantic import Field, create_model
 from mmoe.config import (
     FEATURES,
     LabelSpec,
+    Level,
     RunConfig,
     Stored,
     TableSpec,
@@ -24,7 +24,6 @@ from mmoe.config import (
 from mmoe.datasets.features.codec import (
     Codec,
     Coded,
-    DerivedCodec,
     FeatureColumns,
     Place,
     Rules,
@@ -45,7 +44,6 @@ from mmoe.datasets.features.domains import (
 )
 from mmoe.datasets.features.id_map import IdMap, Vocabulary
 from mmoe.datasets.features.ids import IdCodec
-from mmoe.datasets.features.levels import LEVELS, Level, LevelsFit, at_level, columns_read
 from mmoe.datasets.features.numeric import NumericRule
 from mmoe.datasets.features.seen import (
     CONSTANTS,
@@ -61,7 +59,8 @@ from mmoe.datasets.features.seen import (
     extend_lists,
     held_constant,
 )
-from mmoe.datasets.features.single_rows import SingleRows
+from mmoe.datasets.features.single_rows import SingleRows, one_row
+from mmoe.datasets.features.trees import TREES, TreesCodec
 from mmoe.datasets.labels.maturity import Maturity
 from mmoe.datasets.labels.targets import LABELS, LabelsFit, LabelsSection, continued, row_links
 from mmoe.datasets.labels.watch_quantiles import (
@@ -76,9 +75,8 @@ from mmoe.datasets.rows.encoded import (
     EncodedRequests,
     LevelLayout,
 )
-from mmoe.datasets.rows.frames import one_row
 from mmoe.datasets.rows.projection import with_missing
-from mmoe.datasets.rows.requests import find_requests
+from mmoe.datasets.rows.requests import LEVELS, LevelsFit, columns_read, find_requests
 from mmoe.datasets.values.arrow import out_of_memory
 from mmoe.errors import NotImported
 
@@ -115,8 +113,7 @@ def _shape(_: tuple[str, ...]) -> type[Stored]:
     """encoder.json, with the sections that there are."""
     fields: dict[str, Any] = {"format": (Literal[1], ...), "config": (dict[str, Any], ...)}
     for section in sections().values():
-        default = ... if section.required else Field(default_factory=dict)
-        fields[section.name] = (dict[str, section.entry], default)
+        fields[section.name] = (dict[str, section.entry], Field(default_factory=dict))
     return create_model("Encoder", __base__=Stored, **fields)
 
 
@@ -175,7 +172,7 @@ class EncoderFit:
         table = with_missing(table, self.config, self.origin)
         self.levels.check(table)
         for codec, fit in self.fits.items():
-            codec.check_beside(fit, table, self.origin)
+            codec.check(fit, table, self.origin)
         self.domains.check(table)
         self.watch.check(table)
 
@@ -300,19 +297,17 @@ class FeatureEncoder(FeatureColumns):
     @property
     def ranged(self) -> list[str]:
         """Names of the features that know what training rows held: `EncodedFeatures.outside`."""
-        known = {name for name, rule in self.numeric.items() if rule.seen is not None}
-        known |= {name for name, rule in self.rules.get("vectors", {}).items() if rule.seen}
-        held = {name for name, columns in self.rules.get(HELD_COLUMNS, {}).items() if columns}
-        lists = {n for one in (SEEN_WEIGHTS, SEEN_LENGTHS) for n in self.rules.get(one, {})}
-        known |= {*lists, *self.constants, *held}
+        held = {name for name, columns in self.rules[HELD_COLUMNS].items() if columns}
+        sections = ("numeric", "vectors", SEEN_WEIGHTS, SEEN_LENGTHS, CONSTANTS)
+        known = held.union(*(self.rules[section] for section in sections))
         return [feature.name for feature in self.config.features if feature.name in known]
 
     @property
     def never_varied(self) -> list[str]:
         """Names of features, parts of datetimes and numbers of vectors of one training value."""
         numbers = [name for name, rule in self.numeric.items() if not rule.varies]
-        parts = [name for name, seen in self.rules.get(SEEN_IDS, {}).items() if len(seen) == 1]
-        vectors = self.rules.get("vectors", {}).items()
+        parts = [name for name, seen in self.rules[SEEN_IDS].items() if len(seen) == 1]
+        vectors = self.rules["vectors"].items()
         flat = [(name, sum(a == b for a, b in rule.seen), rule.length) for name, rule in vectors]
         some = [f"{k} of the {length} numbers of {name}" for name, k, length in flat if k]
         return [*numbers, *self.constants, *parts, *some]
@@ -336,39 +331,38 @@ class FeatureEncoder(FeatureColumns):
 
         Without requests all features are of rows.
         """
-        return FeatureColumns(codecs=at_level(self.codecs, self.levels, level), rules=self.rules)
+        return FeatureColumns(codecs=self._at_level(level), rules=self.rules)
+
+    def _at_level(self, level: Level) -> list[Codec[Any]]:
+        return [codec for codec in self.codecs if self.level_of(codec.feature.name) == level]
 
     @property
-    def lacks_derived(self) -> bool:
-        """Whether a feature of other features has yet to learn."""
-        return any(
-            codec.feature.name not in self.rules[codec.sections[0].name]
-            for codec, _ in self._derived
-        )
+    def lacks_trees(self) -> bool:
+        """Whether a feature of trees, which are of all other features, has yet to learn."""
+        return any(codec.feature.name not in self.rules[TREES] for codec, _ in self._trees)
 
     def learning(self, data: EncodedData, by: TrainingRows) -> Self:
-        """Returns it with what features of other features learn of encoded training rows.
+        """Returns it with the trees that encoded training rows teach.
 
         Args:
             data: The rows, as this encoder encodes them, with labels.
             by: What they are known again by.
         """
-        rules = {section: dict(entries) for section, entries in self.rules.items()}
-        for codec, _ in self._derived:
-            own = rules[codec.sections[0].name]
-            if codec.feature.name not in own:
-                own[codec.feature.name] = codec.learn(data, list(self.places()), self.rules, by)
-        return replace(self, rules=rules)
+        trees = dict(self.rules[TREES])
+        for codec, _ in self._trees:
+            if codec.feature.name not in trees:
+                trees[codec.feature.name] = codec.learn(data, list(self.places()), self.rules, by)
+        return replace(self, rules={**self.rules, TREES: trees})
 
     @cached_property
-    def _derived(self) -> list[tuple[DerivedCodec[Any], slice]]:
-        """Codecs that make numbers of others', and where these stand."""
+    def _trees(self) -> list[tuple[TreesCodec, slice]]:
+        """Codecs of trees, and where their numbers stand."""
         places = ((codec, dense) for codec, _, (dense, _, _) in self.places())
-        return [(codec, dense) for codec, dense in places if isinstance(codec, DerivedCodec)]
+        return [(codec, dense) for codec, dense in places if isinstance(codec, TreesCodec)]
 
-    def _with_derived(self, found: EncodedFeatures) -> EncodedFeatures:
-        """Fills in the numbers that are made of others, in place."""
-        for codec, dense in self._derived:
+    def _with_trees(self, found: EncodedFeatures) -> EncodedFeatures:
+        """Fills in the numbers of trees, in place."""
+        for codec, dense in self._trees:
             found.dense_NF[:, dense] = codec.derive(
                 found, list(self.places()), self.rules, self.training
             )
@@ -445,10 +439,10 @@ class FeatureEncoder(FeatureColumns):
         if self.config.model.domains is not None:
             domains_N = encode_domains(self.config, self.rules, table, origin)
         if not self.has_requests:
-            found = self._with_derived(self._encode(self.codecs, table, origin, to_score))
+            found = self._with_trees(self._encode(self.codecs, table, origin, to_score))
             return replace(found, links=links, domains_N=domains_N)
         assert self.config.data.requests is not None, "features are of requests"
-        shared, own = (at_level(self.codecs, self.levels, level) for level in ("request", "row"))
+        shared, own = self._at_level("request"), self._at_level("row")
         named = find_requests(self.config.data.requests, table, origin)
         unread = self.config.unread_when_scoring if to_score else ()
         read = [codec.feature for codec in shared if codec.feature.name not in unread]
@@ -495,7 +489,7 @@ class FeatureEncoder(FeatureColumns):
         singly = self._singly
         row = None if singly is None else one_row(rows, singly.names)
         found = None if singly is None or row is None else singly.encode(row, "row")
-        return None if found is None else self._with_derived(found)
+        return None if found is None else self._with_trees(found)
 
     @cached_property
     def _singly(self) -> SingleRows | None:
@@ -505,7 +499,7 @@ class FeatureEncoder(FeatureColumns):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles begin without cells."""
-        made = ("_singly", "_numbers", "_derived")
+        made = ("_singly", "_trees")
         return {name: value for name, value in vars(self).items() if name not in made}
 
     def encode_one(self, codec: Codec[Any], table: pa.Table, origin: str) -> Coded:
@@ -521,17 +515,9 @@ class FeatureEncoder(FeatureColumns):
         one = self.constants.get(codec.feature.name)
         if one is None:
             return coded
-        return held_constant(coded, one.coded[self._numbers[id(codec)]], table.num_rows)
-
-    @cached_property
-    def _numbers(self) -> dict[int, int]:
-        """Counts, for each codec, those of the same feature before it; by `id`."""
-        before: Counter[str] = Counter()
-        found = {}
-        for codec in self.codecs:
-            found[id(codec)] = before[codec.feature.name]
-            before[codec.feature.name] += 1
-        return found
+        name = codec.feature.name
+        of_feature = [other for other in self.codecs if other.feature.name == name]
+        return held_constant(coded, one.coded[of_feature.index(codec)], table.num_rows)
 
     def save(self, folder: str | Path) -> None:
         """Writes encoder.json and one Parquet file for each vocabulary; no pickle.

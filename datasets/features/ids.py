@@ -20,8 +20,7 @@ from mmoe.config import (
 )
 from mmoe.config.tables import VectorTable
 from mmoe.datasets.features.codec import Codec, Coded, LookedUp, Rules, Section
-from mmoe.datasets.features.fit_ids import CountFit, KindFit
-from mmoe.datasets.features.id_map import IdMap
+from mmoe.datasets.features.id_map import CountFit, IdMap, KindFit
 from mmoe.datasets.features.table_vectors import VectorScaling, VectorScalings, learn_vectors
 from mmoe.datasets.rows.locations import find_column, times_of
 from mmoe.datasets.values.text import TextCells
@@ -29,18 +28,14 @@ from mmoe.datasets.values.text import TextCells
 IdFeatureT = TypeVar("IdFeatureT", bound=IdFeature)
 
 
-def _entry() -> Any:
-    """An entry of any encoding, told apart by its name."""
-    entries = [ENCODINGS.implementation(encoding).entry for encoding in ENCODINGS.names()]
-    return Annotated[Union[*entries], Field(discriminator="encoding")]
+_ENTRIES = [ENCODINGS.implementation(encoding).entry for encoding in ENCODINGS.names()]
 
 
 class _IdTables(Section):
     """Section of encoder.json: table → its `IdMap`; a vocabulary is a Parquet file."""
 
     name = "tables"
-    entry = _entry()
-    required = True
+    entry = Annotated[Union[*_ENTRIES], Field(discriminator="encoding")]
 
     def write(self, rule: IdMap, folder: Path, stem: str) -> Any:
         """Returns the rule, or the name of the file that holds the vocabulary."""

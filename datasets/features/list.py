@@ -218,7 +218,7 @@ class ListCodec(IdCodec[ListFeature]):
         for section, ends in fit.ends.items():
             rules[section][self.feature.name] = ends
 
-    def check(self, table: pa.Table, origin: str) -> None:
+    def check(self, fit: Any, table: pa.Table, origin: str) -> None:
         """Refuses bad weights in rows that do not train."""
         if self.feature.weighted:
             self._lists(table, origin)

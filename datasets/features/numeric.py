@@ -1,7 +1,6 @@
 """Numeric features: logarithm, scaling, quantile buckets, positions among pieces."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -15,7 +14,6 @@ from mmoe.config import InputLayerSpec, NumericFeature, PiecesSpec, Stored, Tabl
 from mmoe.datasets.features.codec import Codec, Coded, Finite, RuleCodec, Rules, Section, limits_of
 from mmoe.datasets.features.fit_numbers import Moments, Quantiles
 from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING
-from mmoe.datasets.rows.frames import Cell
 from mmoe.datasets.values.columns import feature_numbers
 
 # Values that quantiles are taken of: then a rank is off by 0.1 % of the rows (standard deviation)
@@ -45,10 +43,10 @@ class NumericRule:
     edges: tuple[float, ...] = ()  # ascending; bucket i holds edges[i − 1] < x ≤ edges[i]
     ends: tuple[float, ...] = ()  # of pieces, ascending; piece p is ends[p] to ends[p + 1]
     missing: bool = False  # has the network a column that says so, beside the pieces?
-    # The lowest and the highest f(x) of training, () where all were missing; None: not known
-    seen: tuple[float, ...] | None = None
+    # The lowest and the highest f(x) of training; () where all were missing
+    seen: tuple[float, ...]
     gaps: bool = True  # some were missing
-    clips: bool = False  # f(x) beyond `limits_of(*seen)` is taken as these
+    clips: bool  # f(x) beyond `limits_of(*seen)` is taken as these
 
     @classmethod
     def fit(cls, feature: NumericFeature, numbers_N: np.ndarray) -> "NumericRule":
@@ -81,8 +79,8 @@ class NumericRule:
 
     @property
     def varies(self) -> bool:
-        """Whether training rows had two values, as far as is known."""
-        return self.seen is None or len(set(self.seen)) == 2
+        """Whether training rows had two values."""
+        return len(set(self.seen)) == 2
 
     @cached_property
     def _alone(self) -> "NumericRules":
@@ -96,9 +94,9 @@ class NumericRule:
             return np.full(len(numbers_N), np.nan)
         return np.where(np.isnan(numbers_N) & self.gaps, np.nan, 0.0)
 
-    def outside(self, numbers_N: np.ndarray) -> np.ndarray | None:
-        """Returns which numbers training had nothing like, bool [N]; None: it is not known."""
-        return None if self.seen is None else self._alone.outside(numbers_N)
+    def outside(self, numbers_N: np.ndarray) -> np.ndarray:
+        """Returns which numbers training had nothing like, bool [N]."""
+        return self._alone.outside(numbers_N)
 
     def scale(self, numbers_N: np.ndarray) -> np.ndarray:
         """Scales numbers: float32 [N], finite."""
@@ -127,8 +125,6 @@ class NumericRule:
         Where the number never varied until now, no weight has learnt from it, and today's rule is
         taken.
         """
-        if earlier.seen is None or self.seen is None:
-            return earlier
         ends = (*earlier.seen, *self.seen)
         gaps = earlier.gaps or self.gaps
         if not ends:
@@ -173,7 +169,7 @@ class NumericRules:
         return found if self.log_F.all() else np.where(self.log_F, found, numbers)
 
     def outside(self, numbers: np.ndarray) -> np.ndarray:
-        """Returns which numbers training had nothing like, as far as is known."""
+        """Returns which numbers training had nothing like."""
         x = self.transformed(numbers)
         return (x < self.low_F) | (x > self.high_F)
 
@@ -193,7 +189,7 @@ class NumericRules:
 def _ends(rule: NumericRule) -> tuple[float, float]:
     """Numbers below the first or above the second are outside; where training had none, all are."""
     if not rule.seen:
-        return (-np.inf, np.inf) if rule.seen is None else (np.inf, -np.inf)
+        return np.inf, -np.inf
     lowest, highest = limits_of(*rule.seen)
     room = _ROUNDING * max(abs(lowest), abs(highest))
     return lowest - room, highest + room
@@ -262,9 +258,9 @@ class _StoredRule(Stored):
     edges: list[Finite]
     ends: list[Finite] = Field(default=[])
     missing: bool = False
-    seen: Annotated[list[Finite], Field(max_length=2)] | None = None
-    gaps: bool = True
-    clips: bool = False
+    seen: Annotated[list[Finite], Field(max_length=2)]
+    gaps: bool
+    clips: bool
 
 
 class _NumericRules(Section):
@@ -273,7 +269,6 @@ class _NumericRules(Section):
     name = "numeric"
     entry = _StoredRule
     rule = NumericRule
-    required = True
     tells_apart = False
 
     def write(self, rule: NumericRule, folder: Path, stem: str) -> Any:
@@ -324,12 +319,7 @@ class NumericCodec(RuleCodec[NumericFeature]):
         sample = min(_LARGEST_SAMPLE, max(_SMALLEST_SAMPLE, _SAMPLES // wanted))
         return NumberFit(self.feature, sample)
 
-    def add(self, fit: NumberFit, table: pa.Table, origin: str) -> None:
-        """Learns from more training rows."""
-        [numbers_N] = self.numbers(table, origin)
-        fit.add(numbers_N)
-
-    def check(self, table: pa.Table, origin: str) -> None:
+    def check(self, fit: NumberFit, table: pa.Table, origin: str) -> None:
         """Refuses what is no number."""
         self.numbers(table, origin)
 
@@ -340,59 +330,12 @@ class NumericCodec(RuleCodec[NumericFeature]):
         return self.coded(rule, numbers_N, rule.scale(numbers_N), rule.outside(numbers_N))
 
     def coded(
-        self,
-        rule: NumericRule,
-        numbers_N: np.ndarray,
-        scaled_N: np.ndarray,
-        outside_N: np.ndarray | None,
+        self, rule: NumericRule, numbers_N: np.ndarray, scaled_N: np.ndarray, outside_N: np.ndarray
     ) -> Coded:
         """Returns rows whose numbers are scaled already, with their positions and buckets."""
         buckets = [rule.bucket(numbers_N)] if self.feature.buckets else []
         positions = [] if self.feature.pieces is None else [rule.position(numbers_N)]
         return Coded(dense=[scaled_N, *positions], ids=buckets, outside_N=outside_N)
-
-
-class NumberCells:
-    """Encodes the numbers of a row at once.
-
-    Args:
-        codecs: By their places among all codecs.
-        rules: What training rows taught.
-    """
-
-    def __init__(self, codecs: Mapping[int, NumericCodec], rules: Rules) -> None:
-        self.codecs = {
-            place: codec
-            for place, codec in codecs.items()
-            if not codec.feature.text_columns and not codec.feature.missing_values
-        }
-        self.rules = [rules["numeric"][codec.feature.name] for codec in self.codecs.values()]
-        self.together = NumericRules(self.rules)
-
-    def __call__(self, cells: Mapping[str, Cell | None]) -> dict[int, Coded]:
-        """Encodes those that are numbers of Python's, by their codecs' places.
-
-        Args:
-            cells: Of the features' columns; None: it is something else.
-        """
-        columns = [codec.feature.source_column for codec in self.codecs.values()]
-        values = [_number(cells.get(column)) for column in columns]
-        numbers_F = np.array([math.nan if value is None else value for value in values])
-        scaled_F, outside_F = self.together.scale(numbers_F), self.together.outside(numbers_F)
-        found = {}
-        for f, (place, codec) in enumerate(self.codecs.items()):
-            if values[f] is not None:
-                parts = (numbers_F[f : f + 1], scaled_F[f : f + 1], outside_F[f : f + 1])
-                found[place] = codec.coded(self.rules[f], *parts)
-        return found
-
-
-def _number(cell: Cell | None) -> float | None:
-    """A finite number, or NaN; None where Arrow has to read it."""
-    value = None if cell is None else cell[1]
-    if type(value) is float and not math.isinf(value):
-        return value
-    return float(value) if type(value) is int and abs(value) < 2**63 else None
 
 
 @lru_cache(maxsize=1)

@@ -161,39 +161,6 @@ def shortened(ragged: Ragged, most: float, keep: str) -> tuple[Ragged, np.ndarra
     return Ragged(values, offsets_of(np.minimum(lengths_N, int(most))), *parts), longer_N
 
 
-class RaggedRows:
-    """Places of the items of given rows' lists; padding rows have one item each.
-
-    Attributes:
-        lengths_B: int32 [height].
-    """
-
-    def __init__(self, offsets: np.ndarray, rows_B: np.ndarray, height: int) -> None:
-        starts_B = offsets[rows_B]
-        lengths_B = offsets[rows_B + 1] - starts_B
-        ends_B = np.cumsum(lengths_B)
-        self.total = int(ends_B[-1]) if len(ends_B) else 0
-        self.padding = height - len(rows_B)
-        self.index = np.repeat(starts_B - (ends_B - lengths_B), lengths_B) + np.arange(self.total)
-        self.lengths_B = np.ones(height, np.int32)
-        self.lengths_B[: len(rows_B)] = lengths_B
-
-    def ids(self, values_V: np.ndarray) -> np.ndarray:
-        """Returns the rows' ids, int64; padding is missing."""
-        return self._filled(values_V, MISSING, np.int64)
-
-    def weights(self, weights_V: np.ndarray | None) -> np.ndarray:
-        """Returns the rows' weights, float32; 1 where there are none, and in padding."""
-        if weights_V is None:
-            return np.ones(self.total + self.padding, np.float32)
-        return self._filled(weights_V, 1, np.float32)
-
-    def _filled(self, items_V: np.ndarray, item: int, dtype: type) -> np.ndarray:
-        out = np.full(self.total + self.padding, item, dtype)
-        out[: self.total] = items_V[self.index]
-        return out
-
-
 _SIDES = "say padding_side: left or right"
 _ITEMS_SHOWN = 3  # items named in an error
 

@@ -68,13 +68,10 @@ class SeenCodec(Codec[FeatureT]):
             rules[SEEN_IDS][name] = tuple(np.flatnonzero(seen_R).tolist())
 
     def extend(self, rules: Rules, earlier: Rules, origin: str) -> None:
-        """Adds the buckets of an earlier run; one that does not know its own has rows for all."""
+        """Adds the buckets of an earlier run."""
         for name in self.buckets:
-            known = earlier[SEEN_IDS].get(name)
-            if known is None:
-                rules[SEEN_IDS].pop(name, None)
-            else:
-                rules[SEEN_IDS][name] = tuple(sorted({*known, *rules[SEEN_IDS][name]}))
+            known = earlier[SEEN_IDS].get(name, ())
+            rules[SEEN_IDS][name] = tuple(sorted({*known, *rules[SEEN_IDS][name]}))
 
 
 def extend_lists(rules: Rules, earlier: Rules, known: Iterable[str]) -> None:
@@ -89,19 +86,17 @@ def extend_lists(rules: Rules, earlier: Rules, known: Iterable[str]) -> None:
                 rules[section][name] = (min(ends), max(ends))
 
 
-def only_seen(ids: np.ndarray, seen: Sequence[int] | None) -> np.ndarray:
+def only_seen(ids: np.ndarray, seen: Sequence[int]) -> np.ndarray:
     """Returns ids with those that training never had as unseen; all as the one id that it had.
 
     Args:
         ids: Of a table without a vocabulary.
-        seen: Of training, `MISSING` among them; None: a run of earlier code does not know.
+        seen: Of training, `MISSING` among them.
 
     Example:
         >>> [only_seen(np.array([0, 2, 9]), seen).tolist() for seen in ((2, 3), (2,))]
         [[0, 2, 1], [2, 2, 2]]
     """
-    if seen is None:
-        return ids
     if len(seen) == 1:
         return np.full_like(ids, seen[0])
     own_R = np.full(max(*seen, ids.max(initial=0)) + 1, UNSEEN, ids.dtype)

@@ -338,7 +338,7 @@ class SequenceCodec(IdCodec[Any]):
         (values, rows), times_N = self._events(table, origin), times_of(table)
         fit.add(values, None if times_N is None else np.repeat(times_N, rows.lengths_N))
 
-    def check(self, table: pa.Table, origin: str) -> None:
+    def check(self, fit: Any, table: pa.Table, origin: str) -> None:
         """Refuses rows whose columns have different lengths."""
         self._items(table, origin)
 
@@ -397,25 +397,25 @@ class _GapCodec(SeenCodec[SequenceFeature]):
         """A table of them."""
         return {self.feature.gap_name: GAP_ROWS}
 
-    def check(self, table: pa.Table, origin: str) -> None:
+    def check(self, fit: Any, table: pa.Table, origin: str) -> None:
         """Refuses times that run backwards, and what is no time."""
         seconds_since(ListRows(table, self.feature, origin))
 
     def bucket_ids(self, table: pa.Table, origin: str) -> list[np.ndarray]:
         """Returns the bucket of each event, whether training had it or not."""
-        return [self._coded(table, origin).lists[0][0]]
+        return [self._gaps(table, origin)[0]]
 
     def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
         """Encodes rows: a bucket for each of the latest events, the oldest first."""
-        [(ids_V, offsets, _)] = self._coded(table, origin).lists
-        ids_V = only_seen(ids_V, rules[SEEN_IDS].get(self.feature.gap_name))
+        ids_V, offsets = self._gaps(table, origin)
+        ids_V = only_seen(ids_V, rules[SEEN_IDS][self.feature.gap_name])
         return Coded(lists=[(ids_V, offsets, None)])
 
-    def _coded(self, table: pa.Table, origin: str) -> Coded:
+    def _gaps(self, table: pa.Table, origin: str) -> tuple[np.ndarray, np.ndarray]:
         since_V, lengths_N = seconds_since(ListRows(table, self.feature, origin))
         rows = kept_events(lengths_N, self.feature)
-        ids_V = gap_ids(since_V if rows.index_V is None else since_V[rows.index_V])
-        return Coded(lists=[(ids_V, offsets_of(rows.lengths_N), None)])
+        since_V = since_V if rows.index_V is None else since_V[rows.index_V]
+        return gap_ids(since_V), offsets_of(rows.lengths_N)
 
     def meaning(self) -> dict[str, object]:
         """Returns what its first column's codec returns."""

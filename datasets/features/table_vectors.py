@@ -18,8 +18,7 @@ from safetensors import SafetensorError, safe_open
 from mmoe.config import Stored, TableVectors
 from mmoe.config.tables import VocabularyEncoding
 from mmoe.datasets.features.codec import Finite, Section
-from mmoe.datasets.features.fit_ids import Counts
-from mmoe.datasets.features.id_map import Vocabulary, least_seen, refuse_too_many
+from mmoe.datasets.features.id_map import Counts, Vocabulary, least_seen, refuse_too_many
 from mmoe.datasets.features.vector import NARROWER
 from mmoe.datasets.files.data_file import is_address
 from mmoe.datasets.files.readers import column_names, iter_tables

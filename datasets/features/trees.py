@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from mmoe.config import TreesFeature
-from mmoe.datasets.features.codec import DerivedCodec, Place, Rules, Section, TrainingRows
+from mmoe.config import FeatureSpec, TreesFeature
+from mmoe.datasets.features.codec import Codec, Coded, Place, Rules, Section, TrainingRows, missing
 from mmoe.datasets.features.cross import CrossCodec
 from mmoe.datasets.features.id_map import UNSEEN
 from mmoe.datasets.features.numeric import NumericCodec
@@ -62,7 +63,7 @@ class Input:
 def _inputs(places: Iterable[Place], rules: Rules, unread: Sequence[str]) -> Iterator[Input]:
     """Yields what trees read: numbers once, and ids; not crosses, which they find."""
     for codec, _, (dense, ids, lists) in places:
-        if isinstance(codec, (CrossCodec, DerivedCodec)) or codec.feature.name in unread:
+        if isinstance(codec, (CrossCodec, TreesCodec)) or codec.feature.name in unread:
             continue
         names = codec.dense_columns(rules)
         if isinstance(codec, NumericCodec):  # its position and its bucket have the same order
@@ -269,11 +270,20 @@ class _TreesSection(Section):
         return TreesRule([(kind, name) for kind, name in entry["inputs"]], below("cuts/"), tasks)
 
 
-class TreesCodec(DerivedCodec[TreesFeature]):
-    """Codec of what boosted trees of the other features say: a number for each trained task."""
+class TreesCodec(Codec[TreesFeature]):
+    """Codec of what boosted trees of the other features say: a number for each trained task.
+
+    `encode` leaves zeros in their places, which `derive` fills when the other codecs are done.
+    """
 
     sections = (_TreesSection(),)
     long_tailed = False
+    knows_range = True
+
+    @property
+    def lookups(self) -> list[FeatureSpec]:
+        """None."""
+        return []
 
     @property
     def dense_names(self) -> list[str]:
@@ -284,6 +294,10 @@ class TreesCodec(DerivedCodec[TreesFeature]):
     def _tasks(self) -> list[tuple[int, str]]:
         tasks = enumerate(self.config.tasks)
         return [(t, one.name) for t, one in tasks if one.weight and kind_of(one.kind).linear_logit]
+
+    def encode(self, table: pa.Table, rules: Rules, origin: str) -> Coded:
+        """Returns zeros."""
+        return missing(self, rules, table.num_rows)
 
     def extend(self, rules: Rules, earlier: Rules, origin: str) -> None:
         """Keeps the trees of an earlier run, whose numbers its weights know."""
@@ -299,6 +313,13 @@ class TreesCodec(DerivedCodec[TreesFeature]):
         training: TrainingRows | None = None,
     ) -> np.ndarray:
         """Computes logits (or values) of trees, float32 [N, tasks].
+
+        Args:
+            features: Encoded by all other codecs.
+            places: Of all codecs.
+            rules: What training rows taught.
+            training: They are rows that the trees were fitted on, known again by that; None: they
+                are not.
 
         Raises:
             ValueError: A column that the trees read is gone.

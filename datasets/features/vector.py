@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from mmoe.config import Stored, TableSpec, VectorFeature
+from mmoe.config import Stored, VectorFeature
 from mmoe.datasets.features.codec import Codec, Coded, Finite, RuleCodec, Rules, Section
 from mmoe.datasets.features.fit_numbers import Moments
 from mmoe.datasets.features.numeric import NumericRule, NumericRules
@@ -40,12 +40,12 @@ class VectorRule:
     # network learns of such rows
     missing: bool = False
     # The lowest and the highest of each number in training; one that had one value, or none, is 0
-    # whatever it is later. Empty: not known.
-    seen: tuple[tuple[float, float], ...] = ()
-    clips: bool = False  # numbers beyond `limits_of` these are taken as the limit
+    # whatever it is later
+    seen: tuple[tuple[float, float], ...]
+    clips: bool  # numbers beyond `limits_of` these are taken as the limit
 
     def __post_init__(self) -> None:
-        for what, numbers in (("deviations", self.deviation), ("ranges", self.seen or self.mean)):
+        for what, numbers in (("deviations", self.deviation), ("ranges", self.seen)):
             if len(numbers) != self.length:
                 raise ValueError(f"vectors: {self.length} means and {len(numbers)} {what}")
 
@@ -54,7 +54,7 @@ class VectorRule:
         """L."""
         return len(self.mean)
 
-    def scale(self, vectors: Vectors) -> tuple[np.ndarray, np.ndarray | None]:
+    def scale(self, vectors: Vectors) -> tuple[np.ndarray, np.ndarray]:
         """Returns network inputs, and which rows training had nothing like.
 
         Returns:
@@ -62,12 +62,11 @@ class VectorRule:
         """
         rows_M, width = np.flatnonzero(vectors.present_N), self.length + self.missing
         out_NK = np.zeros((len(vectors.present_N), width), np.float32)
-        outside_N = np.zeros(len(out_NK), bool) if self.seen else None
+        outside_N = np.zeros(len(out_NK), bool)
         for start in range(0, len(rows_M), _ROWS):
             rows_B = rows_M[start : start + _ROWS]
             numbers_BL = vectors.numbers_ML[start : start + _ROWS].astype(np.float64)
-            if outside_N is not None:
-                outside_N[rows_B] = self._each.outside(numbers_BL).any(axis=1)
+            outside_N[rows_B] = self._each.outside(numbers_BL).any(axis=1)
             out_NK[rows_B, : self.length] = self._each.scale(numbers_BL)
         if self.missing:
             out_NK[~vectors.present_N, self.length] = 1.0
@@ -76,8 +75,7 @@ class VectorRule:
     @cached_property
     def _each(self) -> NumericRules:
         """What scales number by number."""
-        seen = self.seen or (None,) * self.length
-        each = zip(self.mean, self.deviation, seen, strict=True)
+        each = zip(self.mean, self.deviation, self.seen, strict=True)
         rule = partial(NumericRule, log=False, clips=self.clips)
         return NumericRules([rule(mean=m, deviation=d, seen=ends) for m, d, ends in each])
 
@@ -86,8 +84,6 @@ class VectorRule:
 
         Numbers that never varied until now are scaled as today: no weight has learnt from them.
         """
-        if not earlier.seen or not self.seen:
-            return earlier
         before_L2, now_L2 = np.array(earlier.seen), np.array(self.seen)
         new_L = (before_L2[:, 0] == before_L2[:, 1]) & (now_L2[:, 0] < now_L2[:, 1])
         seen_2L = np.minimum(before_L2, now_L2)[:, 0], np.maximum(before_L2, now_L2)[:, 1]
@@ -159,8 +155,8 @@ class _StoredRule(Stored):
     mean: Annotated[list[Finite], Field(min_length=1)]
     deviation: list[Annotated[Finite, Field(gt=0)]]
     missing: bool
-    seen: list[Annotated[list[Finite], Field(min_length=2, max_length=2)]] = Field(default=[])
-    clips: bool = False
+    seen: list[Annotated[list[Finite], Field(min_length=2, max_length=2)]]
+    clips: bool
 
 
 class _VectorRules(Section):
@@ -194,10 +190,6 @@ class VectorCodec(RuleCodec[VectorFeature]):
         """Its `dim`."""
         return self.feature.dim
 
-    def tables(self, rules: Rules) -> list[TableSpec]:
-        """Returns none."""
-        return []
-
     def start(self, origin: str, codecs: Sequence[Codec[Any]]) -> VectorFit:
         """Returns what fits its rule."""
         return VectorFit(self.feature, f"{origin}: {self._column}")
@@ -206,7 +198,7 @@ class VectorCodec(RuleCodec[VectorFeature]):
         """Learns from more training rows."""
         fit.add(self._vectors(table, origin, fit.length))
 
-    def check_beside(self, fit: VectorFit, table: pa.Table, origin: str) -> None:
+    def check(self, fit: VectorFit, table: pa.Table, origin: str) -> None:
         """Refuses what is no vector, or one of another length."""
         fit.take_length(self._vectors(table, origin, fit.length))
 

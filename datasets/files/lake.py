@@ -94,7 +94,7 @@ def kind_of_table(path: str) -> str | None:
     if _METADATA.fullmatch(path.rstrip("/").rpartition("/")[2]):
         return "Iceberg"
     try:
-        return _kind_by(lambda name: names_in(path, name))
+        return _kind_by_names(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     # Each file system raises its own kind. To go on would be to read what may be a table's files
@@ -258,17 +258,15 @@ def _open(path: str, kind: str, version: int | None) -> Table:
     return (DeltaTable if kind == "Delta" else IcebergTable).open(path, version)
 
 
-def _kind_by(names_in: Callable[[str], list[str]]) -> str | None:
-    """Tells the kind of table by what lies in the folder."""
-    if "_delta_log" in (there := names_in("")):
+def _kind_by_names(path: str) -> str | None:
+    there = names_in(path, "")
+    if "_delta_log" in there:
         return "Delta"
     if ".hoodie" in there:
         return "Hudi"
-    if "metadata" in there:
-        for name in names_in("metadata"):
-            if name == "version-hint.text" or _METADATA.fullmatch(name):
-                return "Iceberg"
-    return None
+    inside = names_in(path, "metadata") if "metadata" in there else []
+    iceberg = any(name == "version-hint.text" or _METADATA.fullmatch(name) for name in inside)
+    return "Iceberg" if iceberg else None
 
 
 def names_in(path: str, below: str) -> list[str]:

@@ -78,10 +78,7 @@ def _sampled(
 ) -> Sample:
     names = [name for name in there if name not in without]
     asked = names if without else None
-    if _is_small(files, rows, most_bytes):
-        table = read_table(files, asked, numbered=True)
-        return Sample(table=_with_nulls(table, there), rows=table.num_rows)
-    chosen = _spread(files, _FILES)
+    chosen = [] if _is_small(files, rows, most_bytes) else _spread(files, _FILES)
     sizes = [file.size() for file in chosen]
     parts = []
     for file, size in zip(chosen, sizes, strict=True):
@@ -89,7 +86,7 @@ def _sampled(
         parts.append(_read_part(file, names, int(rows * share) + 1, int(most_bytes * share) + 1))
     tables = [table for part in parts for table in part.tables]
     owners = [part.file for part in parts for _ in part.tables]
-    if not tables:  # not one whole row: as all, which then says what is wrong
+    if not tables:  # of large files not one whole row: reading all then says what is wrong
         table = read_table(files, asked, numbered=True)
         return Sample(table=_with_nulls(table, there), rows=table.num_rows)
     table = join_tables(owners, [plain_columns(table) for table in tables])

@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 
 from mmoe.alarms import Column
-from mmoe.datasets.features.codec import Codec, DerivedCodec
+from mmoe.config import Level
+from mmoe.datasets.features.codec import Codec
 from mmoe.datasets.features.cross import CrossCodec
 from mmoe.datasets.features.datetime import DatetimeCodec, ElapsedCodec
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.features.id_map import FIRST_KNOWN, MISSING, UNSEEN, Vocabulary
 from mmoe.datasets.features.ids import IdCodec
-from mmoe.datasets.features.levels import Level
 from mmoe.datasets.features.numeric import NumericCodec
+from mmoe.datasets.features.trees import TreesCodec
 from mmoe.datasets.rows.encoded import EncodedFeatures, IdLists
 
 # Numbers of one feature that are columns by themselves; more are a vector, or as many as training
@@ -38,7 +39,7 @@ def columns_of(
     for codec, numbers_NF, ids_NC, of_lists in _of_codecs(features, encoder):
         if isinstance(codec, NumericCodec):
             yield _number(codec, encoder, numbers_NF, ids_NC)
-        elif not isinstance(codec, (CrossCodec, DerivedCodec, ElapsedCodec)):
+        elif not isinstance(codec, (CrossCodec, ElapsedCodec, TreesCodec)):
             # Numbers of another kind of feature, where they are all that it makes
             few = numbers_NF.shape[1] == len(codec.dense_names) <= _MOST_NUMBERS
             named = zip(codec.dense_names, numbers_NF.T, strict=True) if few else ()

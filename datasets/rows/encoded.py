@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from mmoe.datasets.features.ragged import RaggedRows
+from mmoe.datasets.features.id_map import MISSING
 from mmoe.datasets.values.arrow import offsets_of
 from mmoe.datasets.values.keys import first_rows, first_seen
 
@@ -73,15 +73,6 @@ class EncodedFeatures:
 
     def __len__(self) -> int:
         return len(self.dense_NF)
-
-    def rows(self, start: int, stop: int) -> "EncodedFeatures":
-        """Returns rows [start, stop), not copied.
-
-        Args:
-            start: The first row.
-            stop: The one after the last.
-        """
-        return self.take(slice(start, stop))
 
     def take(self, rows: np.ndarray | slice) -> "EncodedFeatures":
         """Returns the given rows, copied, in that order; those of a slice are not copied."""
@@ -155,6 +146,39 @@ class EncodedRequests:
             request_N = request_N - kept_M.start
         features = self.features.take(kept_M)
         return replace(self, features=features, request_N=request_N, keys_M=self.keys_M[kept_M])
+
+
+class RaggedRows:
+    """Places of the items of given rows' lists; padding rows have one item each.
+
+    Attributes:
+        lengths_B: int32 [height].
+    """
+
+    def __init__(self, offsets: np.ndarray, rows_B: np.ndarray, height: int) -> None:
+        starts_B = offsets[rows_B]
+        lengths_B = offsets[rows_B + 1] - starts_B
+        ends_B = np.cumsum(lengths_B)
+        self.total = int(ends_B[-1]) if len(ends_B) else 0
+        self.padding = height - len(rows_B)
+        self.index = np.repeat(starts_B - (ends_B - lengths_B), lengths_B) + np.arange(self.total)
+        self.lengths_B = np.ones(height, np.int32)
+        self.lengths_B[: len(rows_B)] = lengths_B
+
+    def ids(self, values_V: np.ndarray) -> np.ndarray:
+        """Returns the rows' ids, int64; padding is missing."""
+        return self._filled(values_V, MISSING, np.int64)
+
+    def weights(self, weights_V: np.ndarray | None) -> np.ndarray:
+        """Returns the rows' weights, float32; 1 where there are none, and in padding."""
+        if weights_V is None:
+            return np.ones(self.total + self.padding, np.float32)
+        return self._filled(weights_V, 1, np.float32)
+
+    def _filled(self, items_V: np.ndarray, item: int, dtype: type) -> np.ndarray:
+        out = np.full(self.total + self.padding, item, dtype)
+        out[: self.total] = items_V[self.index]
+        return out
 
 
 def _items_of(
@@ -260,15 +284,6 @@ class EncodedLabels:
     def __len__(self) -> int:
         return len(self.labels_NT)
 
-    def rows(self, start: int, stop: int) -> "EncodedLabels":
-        """Returns rows [start, stop), not copied.
-
-        Args:
-            start: The first row.
-            stop: The one after the last.
-        """
-        return self.taken(slice(start, stop))
-
     def taken(self, mine_N: np.ndarray | slice) -> "EncodedLabels":
         """Returns some rows.
 
@@ -322,8 +337,9 @@ class EncodedData:
             start: The first row.
             stop: The one after the last.
         """
-        labels = None if self.labels is None else self.labels.rows(start, stop)
-        return EncodedData(features=self.features.rows(start, stop), labels=labels)
+        rows = slice(start, stop)
+        labels = None if self.labels is None else self.labels.taken(rows)
+        return EncodedData(features=self.features.take(rows), labels=labels)
 
     def batch(
         self,

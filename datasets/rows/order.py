@@ -50,11 +50,11 @@ class Share(NamedTuple):
             [[0, 1, 2, 3], [4, 5, 6, 7]]
         """
         rows = len(rows_B)
-        ends = [rows * r // self.ranks for r in (self.rank, self.rank + 1)]
+        first, stop = self.span(rows)
         if requests_B is not None and rows:
             begins = np.flatnonzero(np.diff(requests_B)) + 1
-            ends = [self._nearest(end, begins, rows) for end in ends]
-        return rows_B[ends[0] : ends[1]]
+            first, stop = (self._nearest(end, begins, rows) for end in (first, stop))
+        return rows_B[first:stop]
 
     def _nearest(self, end: int, begins: np.ndarray, rows: int) -> int:
         """The row nearest to `end` with which a request begins; `end` where that is too far."""
@@ -383,8 +383,7 @@ class GroupOrder:
         first, stop = np.searchsorted(self.starts_P, [number * size, (number + 1) * size])
         begins_P = np.append(self.starts_P, len(self.rows_N))[first : stop + 1]
         rows = int(begins_P[-1] - begins_P[0]) if stop > first else 0
-        ends = [rows * r // share.ranks for r in (share.rank, share.rank + 1)]
-        own = np.searchsorted(begins_P - begins_P[:1], ends) if rows else (0, 0)
+        own = np.searchsorted(begins_P - begins_P[:1], share.span(rows)) if rows else (0, 0)
         mine_P = begins_P[own[0] : own[1] + 1]
         if own[0] == own[1]:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)

@@ -217,23 +217,16 @@ def with_names(config: RunConfig, paths: Source | list[str]) -> Source | list[st
 
     CSV files are written as `data` says; candidates of requests are rows.
     """
-    form = csv_form(config.data)
-    return _as_read(config, paths, None if form == CsvForm() else form)
-
-
-def csv_form(data: DataConfig) -> CsvForm:
-    """Returns how CSV files are written, as the section says."""
-    names = None if data.column_names is None else tuple(data.column_names)
-    return CsvForm(names, data.delimiter, data.encoding, data.header)
-
-
-def _as_read(
-    config: RunConfig, paths: Source | list[str], form: CsvForm | None
-) -> Source | list[str]:
-    requests = config.data.requests
+    form, requests = _csv_form(config.data), config.data.requests
+    form = None if form == CsvForm() else form
     if requests is not None and requests.candidates is not None:
         return AsRead(paths, form, requests.candidates, tuple(column_uses(config)))
     return paths if form is None else AsRead(paths, form)
+
+
+def _csv_form(data: DataConfig) -> CsvForm:
+    names = None if data.column_names is None else tuple(data.column_names)
+    return CsvForm(names, data.delimiter, data.encoding, data.header)
 
 
 def as_csv(paths: Source | list[str], form: CsvForm, key: str) -> AsRead:
@@ -256,10 +249,9 @@ def as_csv(paths: Source | list[str], form: CsvForm, key: str) -> AsRead:
 
 def _of_config(config: RunConfig, paths: Source | list[str]) -> Source | list[str]:
     """Files of the config itself: what none of them needs is a mistake."""
-    form = csv_form(config.data) if (keys := config.data.csv_keys) else None
-    if form is not None:
-        as_csv(paths, form, f"data.{keys[0]}")
-    return _as_read(config, paths, form)
+    if keys := config.data.csv_keys:
+        as_csv(paths, _csv_form(config.data), f"data.{keys[0]}")
+    return with_names(config, paths)
 
 
 def below(folder: str | Path | None, paths: str | list[str]) -> str | list[str]:

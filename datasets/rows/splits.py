@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from mmoe.config import RequestsConfig, SplitConfig
 from mmoe.config.data import RepeatedRows
-from mmoe.datasets.features.fit_ids import KindFit
+from mmoe.datasets.features.id_map import KindFit
 from mmoe.datasets.rows.locations import HIDDEN, REQUEST_COLUMN, find_column, place, rows_by_file
 from mmoe.datasets.rows.repeats import later_copies
 from mmoe.datasets.rows.requests import RowRequests, find_requests
@@ -195,7 +195,7 @@ def day_splits(
             )
     if drawn_N is None:
         drawn_N = np.arange(first, first + len(days_N), dtype=np.uint64)
-    uniform_N = (mix64(drawn_N, seed) >> np.uint64(11)).astype(np.float64) * 2.0**-53  # exact
+    uniform_N = _uniform(drawn_N, seed)
     split_N = np.full(len(days_N), NO_SPLIT, np.int8)
     split_N[np.isin(days_N, [day.number for day in test])] = 2
     train_N = np.isin(days_N, [day.number for day in train])
@@ -269,10 +269,14 @@ def random_cuts(num_rows: int, split: SplitConfig, split_seed: int) -> tuple[int
 
 def splits_by_hash(hashes_N: np.ndarray, split: SplitConfig, split_seed: int) -> np.ndarray:
     """Assigns splits, int8 [N], by hashes of what lands together, uint64."""
-    # The top 53 bits make an exact float64 in [0, 1).
-    uniform_N = (mix64(hashes_N, split_seed) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    uniform_N = _uniform(hashes_N, split_seed)
     validates_N = uniform_N < split.validation + split.test
     return np.where(uniform_N < split.test, 2, validates_N).astype(np.int8)
+
+
+def _uniform(hashes_N: np.ndarray, seed: int) -> np.ndarray:
+    """Numbers in [0, 1), float64: the top 53 bits make them exact."""
+    return (mix64(hashes_N, seed) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def time_cuts(

@@ -15,7 +15,7 @@ from mmoe.checkpoint.weights import fill_tables, load_id_maps
 from mmoe.config import ScoringPrecision, TableSpec
 from mmoe.datasets import FeatureEncoder
 from mmoe.embeddings import ScoringEmbeddings, scoring_embeddings
-from mmoe.embeddings.quantized.backend import row_bytes
+from mmoe.embeddings.quantized import row_bytes
 from mmoe.models import Ranker
 from mmoe.run import RunDirectory
 from mmoe.run.host_cache import cache_folder, cached_name, made_once

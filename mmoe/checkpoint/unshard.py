@@ -13,11 +13,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from mmoe.checkpoint.folder import CheckpointFolder, StoredTensors
-from mmoe.embeddings.byte_size import byte_size
 from mmoe.parallel import Shard
 from mmoe.run import Reporter, RunDirectory, SilentReporter
 from mmoe.run.atomic_files import check_new_file, not_written, remove_dead, temporary_beside
 from mmoe.run.store import check_not_of_run
+from mmoe.terminal import byte_size
 
 # Of a safetensors file: the header's length in bytes comes first, as a little-endian number
 _LENGTH_BYTES = 8

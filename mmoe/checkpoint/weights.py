@@ -17,12 +17,12 @@ from mmoe.embeddings import (
     managed_ids,
     scoring_embeddings,
 )
-from mmoe.embeddings.byte_size import byte_size
 from mmoe.models import MixtureNetwork, Ranker
 from mmoe.models.build import build_ranker
 from mmoe.parallel import Shard, world_size
 from mmoe.parallel.sharded_tensors import cut_all
 from mmoe.process_settings import borrowed_generators
+from mmoe.terminal import byte_size
 
 
 def load_weights(

@@ -140,7 +140,7 @@ def _torchrec() -> Finding:
             mend="embeddings run on nn.EmbeddingBag; the README says how to install them",
         )
     try:
-        from mmoe.embeddings.silence_warnings import quiet_import
+        from mmoe.embeddings.build import quiet_import
 
         with quiet_import():
             import torchrec  # noqa: F401  # a broken pair of wheels shows only at import

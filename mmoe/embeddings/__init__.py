@@ -1,6 +1,6 @@
 """Features → tables → pooled embeddings. The only package that imports torchrec."""
 
-from mmoe.embeddings.backend import EmbeddingBackend
+from mmoe.embeddings.backend import EmbeddingBackend, plan_table, table_of_state
 from mmoe.embeddings.build import (
     build_embeddings,
     build_scoring_embeddings,
@@ -8,16 +8,14 @@ from mmoe.embeddings.build import (
     torchrec_problem,
 )
 from mmoe.embeddings.lookups import Lookups
-from mmoe.embeddings.managed.backend import ManagedEmbeddings
-from mmoe.embeddings.names import table_of_state
+from mmoe.embeddings.managed import ManagedEmbeddings
 from mmoe.embeddings.plain import PlainEmbeddings
-from mmoe.embeddings.quantized.backend import (
+from mmoe.embeddings.quantized import (
     RowPrecision,
     ScoringEmbeddings,
     memory_of_tables,
     scoring_embeddings,
 )
-from mmoe.embeddings.sharded.plan_table import plan_table
 from mmoe.embeddings.step_phases import StepIds, StepPhases
 from mmoe.parallel import Shard, Sharded, local_shards
 

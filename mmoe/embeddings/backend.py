@@ -1,16 +1,28 @@
-"""`EmbeddingBackend`: what every backend of embedding tables offers."""
+"""`EmbeddingBackend`: what all backends of embedding tables offer, with what names and values."""
 
+import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 from torch import Tensor, nn
 
 from mmoe.embeddings.step_phases import StepPhases, StepT
-from mmoe.parallel import Sharded
+from mmoe.parallel import Shard, Sharded
+from mmoe.parallel.sharded_tensors import local_shards
+from mmoe.terminal import byte_size
 
 if TYPE_CHECKING:
     from mmoe.embeddings.sharded.ids_ahead import IdsAhead
+
+# Ranks that have a column of their own in `plan_table`
+_SHOWN = 8
+_PREFIX = "table_"
+# Numbers drawn at a time (16 MiB): a table is never held whole beside its shards
+_DRAWN = 2**22
 
 
 class EmbeddingBackend(nn.Module, ABC):
@@ -78,3 +90,111 @@ class EmbeddingBackend(nn.Module, ABC):
             phases: Work of a step before, between and after the exchanges of ids.
         """
         return None
+
+
+def plan_table(summary: Sequence[Mapping[str, Any]]) -> Table:
+    """Makes a table to print of a plan: for each embedding table what each rank holds."""
+    shown = Table(title="who holds the embedding tables", box=SIMPLE_HEAD, title_justify="left")
+    for name in ("table", "sharding", "kernel", "precision"):
+        shown.add_column(name)
+    shown.add_column("rows × dim", justify="right")
+    ranks = 1 + max((p["rank"] for entry in summary for p in entry["pieces"]), default=0)
+    columns = [f"rank {rank}" for rank in range(ranks)] if ranks <= _SHOWN else ["least", "most"]
+    for name in columns:
+        shown.add_column(name, justify="right")
+    total = [0] * ranks
+    for entry in summary:
+        held = [0] * ranks
+        for shard in entry["pieces"]:
+            held[shard["rank"]] += shard["bytes"]
+        total = [all_bytes + own for all_bytes, own in zip(total, held, strict=True)]
+        words = [str(entry[key]) for key in ("table", "sharding", "kernel", "precision")]
+        size = f"{entry['rows']:,} × {entry['dim']}"
+        shown.add_row(*words, size, *_amounts(held))
+    shown.add_section()
+    shown.add_row("all", "", "", "", "", *_amounts(total))
+    return shown
+
+
+def _amounts(held: Sequence[int]) -> list[str]:
+    shown = held if len(held) <= _SHOWN else [min(held), max(held)]
+    return [byte_size(count) if count else "" for count in shown]
+
+
+def module_name(table: str) -> str:
+    """Names a table inside `nn.ModuleDict` and `nn.ParameterDict`.
+
+    Their entries are attributes, so that a table called `items`, `keys` or `forward` would hide one
+    of theirs; torch refuses it.
+
+    Example:
+        >>> module_name("items"), table_of_module(module_name("items"))
+        ('table_items', 'items')
+    """
+    return f"{_PREFIX}{table}"
+
+
+def table_of_module(name: str) -> str:
+    """Returns the table that `module_name` named so."""
+    return name.removeprefix(_PREFIX)
+
+
+def table_of_state(name: str) -> str | None:
+    """Returns the table of a tensor of `EmbeddingBackend.optimizer_state`; None: it is of all.
+
+    Example:
+        >>> table_of_state("item/exp_avg"), table_of_state("steps")
+        ('item', None)
+    """
+    table, slash, _ = name.partition("/")
+    return table if slash else None
+
+
+@torch.no_grad()
+def fill_tables(
+    tables: Mapping[str, Sharded], seed: int, scales: Mapping[str, float] | None = None
+) -> None:
+    """Fills each table from its own generator, so that adding a table changes no other.
+
+    A shard of a table gets the numbers that it has in the whole one, however it is cut. `scales`
+    multiply the range of the tables that they name.
+    """
+    for name, table in tables.items():
+        shards = local_shards(table)
+        if shards:
+            _fill(shards, f"{seed} {name}", (scales or {}).get(name, 1.0))
+
+
+def fresh_rows(count: int, shape: tuple[int, ...], key: str) -> Tensor:
+    """Makes `count` rows as `fill_tables` does for a table [rows, dim]; another key, other rows."""
+    generator, bound = _source(shape[0], key)
+    return torch.empty(count, shape[1]).uniform_(-bound, bound, generator=generator)
+
+
+def _fill(shards: list[Shard], key: str, scale: float) -> None:
+    rows, dim = shards[0].shape
+    generator, bound = _source(rows, key)
+    bound *= scale
+    last = max(shard.region[0].stop for shard in shards)
+    height = max(2, _DRAWN // dim)  # the first block has both rows that are zeros
+    for start in range(0, last, height):
+        # Blocks of one generator, drawn one after another, are the table drawn at once
+        block_HD = torch.empty(min(height, rows - start), dim)
+        block_HD.uniform_(-bound, bound, generator=generator)
+        if start == 0:
+            block_HD[:2] = 0  # of missing and unseen ids
+        for shard in shards:
+            _copy_rows(block_HD, start, shard)
+
+
+def _copy_rows(block_HD: Tensor, start: int, shard: Shard) -> None:
+    """The part of rows [start, start + H) of the whole that belongs to a shard."""
+    rows, columns = shard.region
+    first, end = max(start, rows.start), min(start + len(block_HD), rows.stop)
+    if first < end:
+        found = block_HD[first - start : end - start, columns]
+        shard.tensor[first - rows.start : end - rows.start] = found
+
+
+def _source(rows: int, key: str) -> tuple[torch.Generator, float]:
+    return torch.Generator().manual_seed(zlib.crc32(key.encode())), rows**-0.5

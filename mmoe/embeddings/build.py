@@ -1,11 +1,13 @@
 """Chooses the backend and fills its tables."""
 
-from collections.abc import Mapping, Sequence
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Literal
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from mmoe.config import (
@@ -15,10 +17,10 @@ from mmoe.config import (
     ScoringPrecision,
     TableSpec,
 )
-from mmoe.embeddings.initial import fill_tables
-from mmoe.embeddings.managed.backend import ManagedEmbeddings
-from mmoe.embeddings.quantized.backend import RowPrecision, ScoringEmbeddings
-from mmoe.embeddings.silence_warnings import quiet_import, quiet_tracing
+from mmoe.embeddings.backend import fill_tables
+from mmoe.embeddings.managed import ManagedEmbeddings
+from mmoe.embeddings.quantized import RowPrecision, ScoringEmbeddings
+from mmoe.parallel import world_size
 
 
 def build_embeddings(
@@ -138,13 +140,12 @@ def _check_torchrec(optimizer: EmbeddingOptimizerConfig, device: torch.device | 
 
 def _plain_alone(optimizer: EmbeddingOptimizerConfig) -> bool:
     """Returns whether only the plain backend has such an optimizer here."""
-    ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-    return optimizer.kind == "adam" or (optimizer.needs_copies and ranks == 1)
+    return optimizer.kind == "adam" or (optimizer.needs_copies and world_size() == 1)
 
 
 def _check_plain(optimizer: EmbeddingOptimizerConfig, features: Sequence[FeatureSpec]) -> None:
     """Tables of one process are trained by its own batches alone."""
-    ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    ranks = world_size()
     if ranks == 1 or not features:
         return
     why = torchrec_problem() or (
@@ -194,8 +195,39 @@ def _with_managed_ids(
             f"{problem}; install it (see the README) or use encoding hash"
         )
     with quiet_import():
-        from mmoe.embeddings.managed.admission import IdAdmission
+        from mmoe.embeddings.admission import IdAdmission
 
     admissions = {name: IdAdmission(name, rules) for name, rules in managed.items()}
     frozen = {table.name for table in tables if table.frozen}
     return ManagedEmbeddings(module, features, admissions, seed, frozen)
+
+
+@contextmanager
+def quiet_import() -> Iterator[None]:
+    """Silences what TorchRec and FBGEMM deprecate of themselves while they are imported.
+
+    The caller's own filters hold again afterwards.
+    """
+    with warnings.catch_warnings():
+        for category in (DeprecationWarning, FutureWarning):
+            warnings.simplefilter("ignore", category)
+        yield
+
+
+def quiet_tracing() -> None:
+    """Silences what TorchRec's first forward makes torch say once a process.
+
+    It is of a check inside TorchRec. The logger is as it was afterwards.
+    """
+    from torch.fx import _symbolic_trace as tracing  # where TorchRec finds it, too
+
+    logger = logging.getLogger(tracing.__name__)
+    logger.addFilter(_nothing)
+    try:
+        tracing.is_fx_tracing()
+    finally:
+        logger.removeFilter(_nothing)
+
+
+def _nothing(record: logging.LogRecord) -> bool:
+    return False

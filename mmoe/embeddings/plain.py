@@ -7,9 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, TableSpec
-from mmoe.embeddings.backend import EmbeddingBackend
+from mmoe.embeddings.backend import EmbeddingBackend, module_name
 from mmoe.embeddings.lookups import Lookups, divide_by_length, lengths_of_events, split_bags
-from mmoe.embeddings.names import module_name
 from mmoe.embeddings.row_updates import TableOptimizer, decays_of, row_update
 
 

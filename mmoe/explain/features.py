@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from mmoe.config import RunConfig
+from mmoe.config import Level, RunConfig
 from mmoe.datasets import BatchSource, EncodedData, EncodedFeatures, EncodedLabels, FeatureEncoder
-from mmoe.datasets.features.levels import Level
-from mmoe.datasets.features.ragged import RaggedRows
-from mmoe.datasets.rows.encoded import join_labels
+from mmoe.datasets.rows.encoded import RaggedRows, join_labels
 from mmoe.datasets.values.arrow import offsets_of
 from mmoe.explain.measures import TaskJudge, worst
 from mmoe.models import Ranker

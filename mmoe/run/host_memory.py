@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mmoe.embeddings.byte_size import byte_size
+from mmoe.terminal import byte_size
 
 _CGROUPS = Path("/sys/fs/cgroup")
 

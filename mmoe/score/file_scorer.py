@@ -17,9 +17,8 @@ import torch
 from mmoe.alarms import TrainingColumns
 from mmoe.datasets import EncodedData, EncodedFeatures, FeatureEncoder, iter_tables
 from mmoe.datasets.files.data_file import DataFile, is_address
-from mmoe.datasets.files.kept_types import as_kept, kept_types
 from mmoe.datasets.files.parquet_files import parquet_layout
-from mmoe.datasets.files.readers import Paths, column_names
+from mmoe.datasets.files.readers import Paths, as_kept, column_names, kept_types
 from mmoe.datasets.files.resolve import kind_of, resolve_files
 from mmoe.datasets.rows.columns import UnseenIds
 from mmoe.datasets.rows.locations import MissingColumnError, is_of_request, missing_column

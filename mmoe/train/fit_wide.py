@@ -10,8 +10,8 @@ from scipy import sparse
 
 from mmoe.config import FeatureSpec, RunConfig, TaskConfig
 from mmoe.datasets import EncodedData, EncodedFeatures, EncodedLabels, FeatureEncoder
-from mmoe.datasets.features.ragged import RaggedRows
 from mmoe.datasets.labels.targets import TargetScale
+from mmoe.datasets.rows.encoded import RaggedRows
 from mmoe.datasets.values.arrow import offsets_of
 from mmoe.metrics import auc, kind_of
 from mmoe.models.wide import WidePart

@@ -17,7 +17,7 @@ from mmoe.datasets.labels.maturity import (
     moment_text,
     refuse_nothing_left,
 )
-from mmoe.datasets.rows.held_splits import HeldSplits
+from mmoe.datasets.rows.batch_source import HeldSplits
 from mmoe.datasets.rows.order import cut_groups
 from mmoe.datasets.rows.projection import column_uses
 from mmoe.datasets.rows.repeats import RepeatCounter, Repeats
@@ -244,7 +244,7 @@ class _Fitting:
 
     def _learning(self, encoder: FeatureEncoder) -> FeatureEncoder:
         """Returns an encoder that knows what features of other features learn of training rows."""
-        if not encoder.lacks_derived:
+        if not encoder.lacks_trees:
             return encoder
 
         def learnt() -> FeatureEncoder:

@@ -81,7 +81,7 @@ def joined(of_ranks):
 
 
 def of_one_process(case, batch):
-    module = "mmoe.embeddings.quantized.backend"
+    module = "mmoe.embeddings.quantized"
     with (
         mock.patch(f"{module}.world_size", return_value=1),
         mock.patch(f"{module}.rank", return_value=0),

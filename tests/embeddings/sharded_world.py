@@ -17,8 +17,8 @@ import torch.distributed as dist
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, ManagedIds, ParallelConfig, TableSpec
 from mmoe.embeddings import ManagedEmbeddings, PlainEmbeddings, build_embeddings
-from mmoe.embeddings.initial import fill_tables
-from mmoe.embeddings.managed.admission import IdAdmission
+from mmoe.embeddings.admission import IdAdmission
+from mmoe.embeddings.backend import fill_tables
 from mmoe.ops.row_sums import jagged_sum
 from mmoe.parallel.sharded_tensors import local_shards
 from tests.ranks import shared_out
@@ -305,9 +305,7 @@ def alone(case, ranks):
     if case.managed:
         one = ManagedEmbeddings(one, features, {"item": IdAdmission("item", case.managed)}, SEED)
     initial = {name: table.clone() for name, table in one.table_weights().items()}
-    with mock.patch(
-        "mmoe.embeddings.managed.backend.gather_ids", list
-    ):  # it has the ids of all ranks
+    with mock.patch("mmoe.embeddings.managed.gather_ids", list):  # it has the ids of all ranks
         outputs = train(one, features, ranks)
     owned = owners(one) if case.managed else {}
     return Alone(initial, outputs, one.table_weights(), one.optimizer_state(), owned)

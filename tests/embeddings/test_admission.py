@@ -21,7 +21,7 @@ ADAGRAD = EmbeddingOptimizerConfig(learning_rate=0.1)
 
 @pytest.fixture(name="admission")
 def _admission():
-    from mmoe.embeddings.managed.admission import IdAdmission
+    from mmoe.embeddings.admission import IdAdmission
 
     def make(rows: int = 3, **rules) -> IdAdmission:
         return IdAdmission("item", ManagedIds(rows=rows, **rules))
@@ -95,7 +95,7 @@ def test_owners_need_no_second_admission(admission):
 )
 @settings(max_examples=60, deadline=None)
 def test_no_two_ids_share_a_row(batches, evict, admit_after):
-    from mmoe.embeddings.managed.admission import IdAdmission
+    from mmoe.embeddings.admission import IdAdmission
 
     rules = ManagedIds(rows=ROWS, evict=evict, admit_after=admit_after, evict_every=2)
     ids = IdAdmission("item", rules)

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from mmoe.config import FeatureSpec
-from mmoe.embeddings.lookups import divide_by_length
-from mmoe.embeddings.sharded.arrange import arrange, arrangement
+from mmoe.embeddings.lookups import arrange, arrangement, divide_by_length
 
 DIMS = {"a": 4, "b": 8, "c": 4, "d": 4}
 

@@ -71,7 +71,7 @@ def test_backends_train_alike(kind):
 
 @pytest.mark.torchrec
 def test_tables_of_one_rate_share_a_kernel_call():
-    from mmoe.embeddings.names import table_of_module
+    from mmoe.embeddings.backend import table_of_module
     from mmoe.embeddings.sharded.backend import _kernel_optimizers
 
     def kernels(tables):

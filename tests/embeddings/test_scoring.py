@@ -5,7 +5,7 @@ import torch
 
 from mmoe.config import FeatureSpec, ManagedIds, TableSpec
 from mmoe.embeddings import build_scoring_embeddings, memory_of_tables, scoring_embeddings
-from mmoe.embeddings.quantized.backend import stored_rows
+from mmoe.embeddings.quantized import stored_rows
 
 TABLES = [
     TableSpec(name="item", num_rows=100, dim=8),

@@ -6,8 +6,8 @@ from rich.console import Console
 
 from mmoe.config import ParallelConfig, TablePlacement, config_from_dict, dump_config
 from mmoe.embeddings import Shard, local_shards, plan_table
-from mmoe.embeddings.initial import fill_tables, fresh_rows
-from mmoe.embeddings.managed.backend import gather_ids
+from mmoe.embeddings.backend import fill_tables, fresh_rows
+from mmoe.embeddings.managed import gather_ids
 from mmoe.parallel.sharded_tensors import held_whole, rows_held
 
 
@@ -23,7 +23,7 @@ def cut(shape):
 
 @pytest.mark.parametrize("drawn", [1, 40, 2**22])
 def test_pieces_get_the_numbers_of_the_whole(monkeypatch, drawn):
-    monkeypatch.setattr("mmoe.embeddings.initial._DRAWN", drawn)
+    monkeypatch.setattr("mmoe.embeddings.backend._DRAWN", drawn)
     whole, parts = torch.empty(29, 8), cut((29, 8))
     fill_tables({"item": whole}, seed=5)
     fill_tables({"item": parts, "elsewhere": []}, seed=5)

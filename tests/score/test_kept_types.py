@@ -4,8 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mmoe.datasets.files.kept_types import kept_types
-from mmoe.datasets.files.readers import iter_tables, read_table
+from mmoe.datasets.files.readers import iter_tables, kept_types, read_table
 from mmoe.datasets.stream.source import survey
 from mmoe.score import file_scorer
 from tests.arrow_types import ARROW_TYPES, column_of
@@ -116,7 +115,7 @@ def test_types_of_csv(cells, kind, values, tmp_path, monkeypatch):
     """As text, unless asked for what all of a column's cells are; chunk by chunk."""
     path = tmp_path / "log.csv"
     path.write_text("a,b\n" + "".join(f"{cell},x\n" for cell in cells))
-    monkeypatch.setattr("mmoe.datasets.files.kept_types._ROWS", 1)
+    monkeypatch.setattr("mmoe.datasets.files.readers._ROWS", 1)
     assert kept_types(path, ["a"]) == {"a": pa.string()}
     types = kept_types(path, ["a"], read_text=True)
     assert types == {"a": kind}

@@ -16,21 +16,19 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
 
 from mmoe.config import EmbeddingOptimizerConfig, FeatureSpec, ParallelConfig, TableSpec
-from mmoe.embeddings.backend import EmbeddingBackend
-from mmoe.embeddings.lookups import Lookups, needed_weights
-from mmoe.embeddings.names import table_of_module
-from mmoe.embeddings.sharded.arrange import Block, arrange, arrangement
+from mmoe.embeddings.backend import EmbeddingBackend, table_of_module
+from mmoe.embeddings.lookups import Block, Lookups, arrange, arrangement, needed_weights
 from mmoe.embeddings.sharded.collections import (
     Collections,
+    UnpooledLookups,
     pooled_collection,
     sharded_collections,
     tables_of_events,
 )
 from mmoe.embeddings.sharded.ids_ahead import IdsAhead
-from mmoe.embeddings.sharded.planning import World, plan_rows, plan_tables
+from mmoe.embeddings.sharded.planning import TablePlanner, World
 from mmoe.embeddings.sharded.replicas import Replicas
 from mmoe.embeddings.sharded.sharder import RowSharder, TableSharder
-from mmoe.embeddings.sharded.unpooled import UnpooledLookups
 from mmoe.embeddings.step_phases import StepPhases, StepT
 from mmoe.parallel import Shard, Sharded
 from mmoe.parallel.sharded_tensors import held_whole
@@ -86,14 +84,18 @@ class ShardedEmbeddings(EmbeddingBackend):
         self.keys = [feature.name for feature in features]
         self._weighted = any(feature.weighted for feature in features)
         self._blocks: list[Block] | None = None
-        self._unpooled = UnpooledLookups(tables, features) if tables_of_events(features) else None
+        of_events = tables_of_events(features)
+        self._unpooled = UnpooledLookups(tables, features) if of_events else None
         self._rates = {
             table.name: 0.0 if table.frozen else table.learning_rate or optimizer.learning_rate
             for table in tables
         }
         set_gradient_division(False)  # the loss is the ranks' sum, not their mean
+        device = device or torch.device("cpu")
+        world = World.of_this_process(self.parallel, device)
+        self._planner = TablePlanner(self.tables, optimizer, self.parallel, world, of_events)
         with _quiet():
-            self.sharded = self._shard(device or torch.device("cpu"))
+            self.sharded = self._shard(device)
             self._shards = {
                 table_of_module(name.split(".")[-2]): _held(value)
                 for name, value in self.sharded.state_dict().items()
@@ -219,17 +221,10 @@ class ShardedEmbeddings(EmbeddingBackend):
     def plan_summary(self) -> list[dict[str, Any]]:
         """Says who holds what, one entry a table; the same on every rank."""
         plans = self.sharded.plan.plan.values()
-        return plan_rows(
-            self.tables,
-            {table: how for plan in plans for table, how in cast(Any, plan).items()},
-            self.optimizer,
-            self.parallel,
-            dist.get_world_size(),
-        )
+        return self._planner.rows({t: how for plan in plans for t, how in cast(Any, plan).items()})
 
     def _shard(self, device: torch.device) -> DistributedModelParallel:
-        of_events = tables_of_events(self.features)
-        make = Collections if of_events else pooled_collection
+        make = pooled_collection if self._unpooled is None else Collections
         collection = make(self.tables, self.features, self.parallel)
         fused = {
             "optimizer": _OPTIMIZERS[self.optimizer.kind],
@@ -237,10 +232,7 @@ class ShardedEmbeddings(EmbeddingBackend):
             **self.optimizer.keywords(),
         }
         sharders: list[Any] = [TableSharder(fused_params=fused), RowSharder(fused_params=fused)]
-        world = World.of_this_process(self.parallel, device)
-        plan = plan_tables(
-            collection, sharders, self.tables, self.optimizer, self.parallel, world, of_events
-        )
+        plan = self._planner.plan(collection, sharders)
         return DistributedModelParallel(
             collection, device=device, plan=plan, sharders=sharders, init_data_parallel=False
         )
@@ -260,24 +252,17 @@ def _held(value: object) -> Sharded:
     if isinstance(value, Tensor) and not hasattr(value, "local_shards"):
         return _flat_rows(value)
     sharded: Any = value  # a ShardedTensor
-    local = [
-        Shard(_flat_rows(s.tensor), tuple(sharded.size()), tuple(s.metadata.shard_offsets))
-        for s in sharded.local_shards()
-    ]
-    if dist.get_world_size() == 1 and len(local) == 1:
-        return local[0].tensor
-    return [_of_flat(shard) for shard in local]
+    local = []
+    for shard in sharded.local_shards():
+        tensor = _flat_rows(shard.tensor)
+        dims, offsets = tensor.dim(), shard.metadata.shard_offsets  # as many as the tensor has
+        local.append(Shard(tensor, tuple(sharded.size())[:dims], tuple(offsets)[:dims]))
+    return local[0].tensor if dist.get_world_size() == 1 and len(local) == 1 else local
 
 
 def _flat_rows(state: Tensor) -> Tensor:
     """Flattens one number a row, which comes as [rows] or [rows, 1] by the version."""
     return state.view(-1) if state.dim() == 2 and state.shape[1] == 1 else state
-
-
-def _of_flat(shard: Shard) -> Shard:
-    """Gives a flat tensor's description as many dimensions as the tensor has."""
-    dims = shard.tensor.dim()
-    return Shard(shard.tensor, shard.shape[:dims], shard.offsets[:dims])
 
 
 @contextmanager

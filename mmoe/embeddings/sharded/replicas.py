@@ -17,7 +17,7 @@ from torchrec.distributed.batched_embedding_kernel import (
 )
 
 from mmoe.config import EmbeddingOptimizerConfig, TableSpec
-from mmoe.embeddings.names import table_of_module
+from mmoe.embeddings.backend import table_of_module
 from mmoe.embeddings.row_updates import TableOptimizer, decays_of, row_update
 
 

@@ -36,8 +36,8 @@ from mmoe.datasets.labels.maturity import (
     maturity_of,
     moment_text,
 )
+from mmoe.datasets.rows.batch_source import HeldSplits
 from mmoe.datasets.rows.frames import TableLike, holds_rows
-from mmoe.datasets.rows.held_splits import HeldSplits
 from mmoe.datasets.rows.sources import HeldOut, at_versions, generated_splits
 from mmoe.datasets.stream import every_row, open_stream, wants_stream
 from mmoe.parallel import from_first

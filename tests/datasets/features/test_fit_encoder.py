@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from mmoe.config import NumericFeature, config_from_dict
 from mmoe.datasets.features.encoder import EncoderFit, FeatureEncoder, extend_encoder
-from mmoe.datasets.features.fit_ids import CountFit
 from mmoe.datasets.features.fit_numbers import Moments, Quantiles, bucket_edges
+from mmoe.datasets.features.id_map import CountFit
 from mmoe.datasets.features.numeric import NumberFit, NumericRule
 from mmoe.datasets.values import text
 from mmoe.datasets.values.text import TextKind, as_settled
@@ -196,7 +196,7 @@ def test_text_settles_alike_in_chunks(values, cut):
 
 
 def test_counts_are_added_up_while_they_grow(monkeypatch):
-    monkeypatch.setattr("mmoe.datasets.features.fit_ids._PENDING", 10)
+    monkeypatch.setattr("mmoe.datasets.features.id_map._PENDING", 10)
     fit = CountFit("ids")
     for start in range(0, 100, 5):
         fit.add(pa.chunked_array([pa.array(np.arange(start, start + 20) % 40)]))

@@ -1,6 +1,5 @@
 """What training never had: columns that come alive, numbers far outside, parts of other days."""
 
-import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -175,30 +174,6 @@ def test_values_of_parts_that_training_never_had_share_the_row_of_unseen_ids():
     assert features.ids_NC[:, 0].tolist() == [2, 1, 0]
     angle = 2 * np.pi * 5 / 24
     np.testing.assert_allclose(features.dense_NF[1], [np.sin(angle), np.cos(angle)], rtol=1e-6)
-
-
-def test_encoders_of_earlier_code_do_what_they_did(tmp_path):
-    FeatureEncoder.fit(config_of(), rows_of(12), "log").save(tmp_path)
-    file = tmp_path / "encoder.json"
-    content = json.loads(file.read_text())
-    for section in ("seen_ids", "seen_weights", "seen_lengths", "held_columns", "constants"):
-        del content[section]
-    for rule in content["numeric"].values():
-        for key in ("seen", "gaps", "clips"):
-            del rule[key]
-    for rule in content["vectors"].values():
-        for key in ("seen", "clips"):
-            del rule[key]
-    for feature in content["config"]["features"]:
-        feature.pop("outside", None)
-    file.write_text(json.dumps(content))
-    encoder = FeatureEncoder.load(tmp_path)
-    assert (encoder.never_varied, encoder.ranged) == ([], [])
-    features = encoder.encode(rows_of(2, {"flat": [1e6], "market": ["fr"], "empty": [4.0]}), "new")
-    place = encoder.dense_names.index("flat")
-    assert features.dense_NF[0, place] == np.float32(1e6 - 7)
-    assert features.ids_NC[0, [s.name for s in encoder.categorical].index("market")] == 1
-    assert features.outside == {}
 
 
 def test_a_run_that_goes_on_learns_of_what_has_come_alive():

@@ -7,7 +7,7 @@ import pytest
 
 from mmoe.config import config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.features.fit_ids import CountFit
+from mmoe.datasets.features.id_map import CountFit
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.columns import UnseenIds, all_alike, columns_of
 from mmoe.datasets.rows.encoded import EncodedData, join

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from mmoe.config.tables import VocabularyEncoding
 from mmoe.datasets.features.encoder import FeatureEncoder
-from mmoe.datasets.features.fit_ids import Counts
-from mmoe.datasets.features.id_map import Vocabulary
+from mmoe.datasets.features.id_map import CountFit, Counts, Vocabulary
 from mmoe.datasets.values import keys
 from mmoe.datasets.values.arrow import pc
 from mmoe.datasets.values.hashing import hash_text, mix64
@@ -167,9 +166,15 @@ def test_small_calls_share_one_table_and_few_keys_need_none(case, made, monkeypa
     assert index.indices(whole).tolist() == [*range(len(KEYS[kind]))] * 2
 
 
+def _vocabulary(column, min_count=1):
+    fit = CountFit("x")
+    fit.add(column)
+    return Vocabulary.of([fit.finish()], VocabularyEncoding(min_count=min_count))
+
+
 def test_a_vocabulary_keeps_its_table_for_all_calls_and_threads(made, many):
     numbers = pa.chunked_array([NUMBERS])
-    vocabulary = Vocabulary.fit([numbers], ["x"], min_count=1)
+    vocabulary = _vocabulary(numbers)
     calls = [pa.chunked_array([NUMBERS[n : n + 5]]) for n in range(0, 500, 5)]
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda call: vocabulary.lookup(call, "x"), calls))
@@ -191,7 +196,7 @@ def test_counts_of_one_column_are_added_up():
     assert vocabulary.keys.to_pylist() == ["1", "2", "1.0", "7"]
     assert vocabulary.counts.tolist() == [8, 4, 3, 1]
     frame = pd.DataFrame({"n": np.repeat(NUMBERS, 3)})
-    numbers = Vocabulary.fit([pa.chunked_array([frame["n"][:600], frame["n"][600:]])], ["n"], 3)
+    numbers = _vocabulary(pa.chunked_array([frame["n"][:600], frame["n"][600:]]), min_count=3)
     assert numbers.keys.to_pylist() == sorted(NUMBERS.tolist())
     assert set(numbers.counts) == {3}
 

@@ -8,15 +8,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from mmoe.config import FeatureSpec
-from mmoe.embeddings.backend import EmbeddingBackend
-from mmoe.embeddings.initial import fresh_rows
-from mmoe.embeddings.names import table_of_state
-from mmoe.parallel import Sharded, local_shards
+from mmoe.embeddings.backend import EmbeddingBackend, fresh_rows, table_of_state
+from mmoe.parallel import Sharded, local_shards, world_size
 from mmoe.parallel.sharded_tensors import rows_held
 
 if TYPE_CHECKING:
+    from mmoe.embeddings.admission import IdAdmission
     from mmoe.embeddings.lookups import Lookups
-    from mmoe.embeddings.managed.admission import IdAdmission
 
 
 class ManagedEmbeddings(EmbeddingBackend):
@@ -37,6 +35,8 @@ class ManagedEmbeddings(EmbeddingBackend):
         frozen: Tables whose rows keep their owners: no id is admitted, none evicted.
     """
 
+    module: EmbeddingBackend
+
     def __init__(
         self,
         backend: nn.Module,
@@ -46,11 +46,11 @@ class ManagedEmbeddings(EmbeddingBackend):
         frozen: Collection[str] = (),
     ) -> None:
         super().__init__()
-        self.module = backend
+        self.module = cast(EmbeddingBackend, backend)
         self.frozen = frozenset(frozen)
         self.features, self.seed = list(features), seed
         self.admissions = dict(admissions)
-        self.output_dim = self._backend.output_dim
+        self.output_dim = self.module.output_dim
 
     def forward(self, values: Tensor, lengths_CB: Tensor, *others: Tensor | None) -> "Lookups":
         """Returns the backend's lookups; `values` holds raw ids where the table is managed.
@@ -94,7 +94,7 @@ class ManagedEmbeddings(EmbeddingBackend):
 
     def step(self) -> None:
         """Applies the gradients, then lets rows change hands: never between lookup and gradient."""
-        self._backend.step()
+        self.module.step()
         for table, admission in self.admissions.items():
             if table in self.frozen:
                 continue
@@ -104,27 +104,27 @@ class ManagedEmbeddings(EmbeddingBackend):
 
     def table_weights(self) -> dict[str, Tensor]:
         """Returns the tables by name."""
-        return self._backend.table_weights()
+        return self.module.table_weights()
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """Returns the backend's optimizer state."""
-        return self._backend.optimizer_state()
+        return self.module.optimizer_state()
 
     def table_shards(self) -> dict[str, Sharded]:
         """Returns the backend's shards of tables."""
-        return self._backend.table_shards()
+        return self.module.table_shards()
 
     def optimizer_shards(self) -> dict[str, Sharded]:
         """Returns the backend's shards of optimizer state."""
-        return self._backend.optimizer_shards()
+        return self.module.optimizer_shards()
 
     def plan_summary(self) -> list[dict[str, Any]]:
         """Returns the backend's plan."""
-        return self._backend.plan_summary()
+        return self.module.plan_summary()
 
     def scale_learning_rates(self, factor: float) -> None:
         """Scales all tables' rates for the next step."""
-        self._backend.scale_learning_rates(factor)
+        self.module.scale_learning_rates(factor)
 
     def maps(self) -> dict[str, Tensor]:
         """Returns `TABLE.TENSOR`: who owns which row (not copies), which scoring needs."""
@@ -177,10 +177,6 @@ class ManagedEmbeddings(EmbeddingBackend):
         for admission in self.admissions.values():
             admission.restart_counts()
 
-    @property
-    def _backend(self) -> EmbeddingBackend:
-        return cast(EmbeddingBackend, self.module)
-
     @torch.no_grad()
     def _start_afresh(self, table: str, rows_R: Tensor, window: int) -> None:
         for shard, own_S, chosen_S in rows_held(local_shards(self.table_shards()[table]), rows_R):
@@ -210,7 +206,7 @@ def gather_ids(ids: Sequence[Tensor]) -> list[Tensor]:
     Returns:
         As many, int64 [ΣV]; the same on every rank. One process gets its own back.
     """
-    ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    ranks = world_size()
     if ranks == 1 or not ids:
         return list(ids)
     own_P = torch.tensor([len(one) for one in ids], device=ids[0].device)
