@@ -48,8 +48,8 @@ from mmoe.models.network import NetworkOutput
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import ensure_process_group, training_group
 from mmoe.predictor import Predictor
-from mmoe.run.allocator import keep_freed_memory
-from mmoe.train.begin import training_state
+from mmoe.run.memory import keep_freed_memory
+from mmoe.train.fit import training_state
 from mmoe.train.optim import build_average, build_optimizer
 from mmoe.train.prepare import PreparedData, prepare
 from mmoe.train.state import Position, TrainingState

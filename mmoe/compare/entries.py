@@ -29,8 +29,8 @@ from mmoe.run import Reporter, RunDirectory, SilentReporter, read_json, write_js
 from mmoe.run.folder_claim import remove_stray_files
 from mmoe.train import PreparedData, prepare, train_run
 from mmoe.train.baselines import boosted_trees, logistic_regression
-from mmoe.train.begin import training_state
 from mmoe.train.evaluate import wide_alone
+from mmoe.train.fit import training_state
 from mmoe.train.fit_wide import fit_wide
 from mmoe.train.prepare import refuse_change
 

@@ -20,8 +20,8 @@ from mmoe.metrics.task_kinds import kind_of
 from mmoe.report import write_comparison_page
 from mmoe.run import FolderClaim, Reporter, SilentReporter, Tracker, write_json
 from mmoe.run.console import InnerReporter, once
+from mmoe.train.claim import begin_planned, with_absolute_paths
 from mmoe.train.measure import metrics_of
-from mmoe.train.run_folder.claim import begin_planned, with_absolute_paths
 
 # Seeds are counted from the config's
 _MOST_SEEDS = 1000

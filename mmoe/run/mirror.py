@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from mmoe.datasets.files.remote import RemoteFolder
 from mmoe.parallel import from_all, from_first
+from mmoe.run.folder_claim import lock_file
 from mmoe.run.host_cache import cache_folder, cached_name
-from mmoe.run.locks import lock_file
 from mmoe.run.store import place_of
 
 # Between two looks at what is new: a killed run loses at most so much more than its last checkpoint

@@ -28,7 +28,7 @@ from mmoe.run.atomic_files import (
     temporary_beside,
 )
 from mmoe.run.directory import RunDirectory
-from mmoe.run.locks import lock_file
+from mmoe.run.folder_claim import lock_file
 
 STAGING = "_staging"  # what is being written, until all of it is there
 REJECTED = "_rejected"  # what was not what was expected of it

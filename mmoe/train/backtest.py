@@ -33,12 +33,11 @@ from mmoe.datasets.values.keys import missing_mask, to_keys
 from mmoe.datasets.values.text import TextCells
 from mmoe.parallel import from_first, join_ranks, rank
 from mmoe.run import FolderClaim, Reporter, RunDirectory, SilentReporter, read_json, write_json
-from mmoe.run.folder_claim import MARK
-from mmoe.run.locks import is_lock_file
+from mmoe.run.folder_claim import MARK, is_lock_file
+from mmoe.train.claim import first_difference, same_on_all_ranks, with_absolute_paths
 from mmoe.train.fit import train_run
 from mmoe.train.measure import metrics_of
-from mmoe.train.run_folder.claim import first_difference, same_on_all_ranks, with_absolute_paths
-from mmoe.train.run_folder.data import RunData
+from mmoe.train.run_data import RunData
 from mmoe.train.warm_start import WarmStart
 
 # Numbers from here on may be written YYYYMMDD, where the end of a month is no gap

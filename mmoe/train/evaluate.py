@@ -39,7 +39,7 @@ from mmoe.train.measure import (
     rows_that_count,
 )
 from mmoe.train.prepare import PreparedData
-from mmoe.train.run_folder.data import (
+from mmoe.train.run_data import (
     check_as_of,
     describe_other_rows,
     describe_own_split,

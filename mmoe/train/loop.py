@@ -29,8 +29,7 @@ from mmoe.train.prepare import PreparedData
 from mmoe.train.profiling import INPUT, PAUSE, TrainingProfile, part
 from mmoe.train.ranks_report import CommunicationLog, describe_communication, describe_moves
 from mmoe.train.state import TrainingState
-from mmoe.train.step import NetworkPass, Step, StepProgram
-from mmoe.train.step_ranks import StepRanks
+from mmoe.train.step import NetworkPass, Step, StepProgram, StepRanks
 
 EpochCallback = Callable[[int, Mapping[str, Any]], bool | None]
 

@@ -30,7 +30,7 @@ from mmoe.parallel import (
 )
 from mmoe.run import Reporter, RunDirectory, write_json
 from mmoe.train.state import TrainingState
-from mmoe.train.step_ranks import StepRanks
+from mmoe.train.step import StepRanks
 
 _MOVES_SHOWN = 8
 

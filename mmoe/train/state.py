@@ -18,8 +18,7 @@ from mmoe.checkpoint import (
     load_weights,
 )
 from mmoe.checkpoint.folder import with_prefix
-from mmoe.checkpoint.optimizer_state import flatten_optimizer, unflatten_optimizer
-from mmoe.checkpoint.random_state import RandomState
+from mmoe.checkpoint.resume_state import RandomState, flatten_optimizer, unflatten_optimizer
 from mmoe.checkpoint.weights import load_id_maps, load_wide
 from mmoe.config.json_files import Count, Number, Stored
 from mmoe.embeddings import managed_ids

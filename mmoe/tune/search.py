@@ -33,7 +33,7 @@ from mmoe.run import (
 )
 from mmoe.run.console import InnerReporter, once
 from mmoe.train import PreparedData, prepare, train_run
-from mmoe.train.run_folder.claim import begin_planned, with_absolute_paths
+from mmoe.train.claim import begin_planned, with_absolute_paths
 from mmoe.tune.study import Dimension, Outcome, Study, import_optuna, search_space, with_values
 
 BEST, RESULT = "best.yaml", "tune.json"

@@ -19,7 +19,7 @@ import yaml
 
 from mmoe.config import set_values
 from mmoe.datasets.stream.source import StreamSource
-from mmoe.run.locks import LOCK, FolderLock, Holder, is_lock_file
+from mmoe.run.folder_claim import LOCK, FolderLock, Holder, is_lock_file
 from tests.chaos.draft import (
     ROW_GROUP,
     Case,

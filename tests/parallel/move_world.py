@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from mmoe.checkpoint.folder import CheckpointFolder
-from mmoe.checkpoint.optimizer_state import flatten_optimizer
+from mmoe.checkpoint.resume_state import flatten_optimizer
 from mmoe.checkpoint.saver import CheckpointSaver
 from mmoe.mixture import ExpertPool, MultiGateMixture, SoftmaxGate, TopKGate, mlp_experts
 from mmoe.parallel import (
@@ -26,8 +26,7 @@ from mmoe.parallel import (
     spread_layout,
 )
 from mmoe.parallel.experts.shards import mixtures_of
-from mmoe.train.step import train_step
-from mmoe.train.step_ranks import ONE_PROCESS, StepRanks
+from mmoe.train.step import ONE_PROCESS, StepRanks, train_step
 from tests.parallel import shadow_world
 from tests.parallel.dense_cases import ODD, ODD_AND_OTHERS, TOP_1, TOP_2, Case
 from tests.parallel.dense_world import (

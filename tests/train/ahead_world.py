@@ -26,8 +26,7 @@ from mmoe.run.console import SilentReporter
 from mmoe.train import train_run
 from mmoe.train.optim import build_average, build_optimizer
 from mmoe.train.state import Position, TrainingState
-from mmoe.train.step import Step, StepProgram, train_step
-from mmoe.train.step_ranks import StepRanks
+from mmoe.train.step import Step, StepProgram, StepRanks, train_step
 from tests.embeddings.sharded_world import FEATURES, TABLES, batch_of_all, part
 from tests.ranks import PATIENCE
 

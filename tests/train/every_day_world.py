@@ -14,11 +14,11 @@ from mmoe.config import config_from_dict, load_config, set_values
 from mmoe.datasets.stream import StreamSplits
 from mmoe.parallel import from_all
 from mmoe.predictor import Predictor
-from mmoe.run.locks import is_lock_file
+from mmoe.run.folder_claim import is_lock_file
 from mmoe.train import WarmStart, train_run
 from mmoe.train.backtest import BacktestSettings, backtest
-from mmoe.train.begin import training_state
 from mmoe.train.evaluate import predict_rows
+from mmoe.train.fit import training_state
 from mmoe.train.prepare import prepare
 from mmoe.train.step import StepProgram
 from mmoe.train.warm_start import EarlierRun, transfer

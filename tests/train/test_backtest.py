@@ -15,7 +15,7 @@ from mmoe.datasets.files import fingerprint
 from mmoe.datasets.rows.splits import Day, day_splits, days_of, split_table
 from mmoe.metrics import auc, task_metrics
 from mmoe.run import RunDirectory
-from mmoe.run.metrics_table import backtest_table
+from mmoe.run.console import backtest_table
 from mmoe.train import Interrupted, evaluate_run
 from mmoe.train.backtest import BacktestSettings, backtest, backtest_steps
 

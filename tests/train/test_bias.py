@@ -17,7 +17,7 @@ from mmoe.run.console import SilentReporter
 from mmoe.score import load, load_predictor, score_files
 from mmoe.train import WarmStart, evaluate_run, train_run
 from mmoe.train.baselines import boosted_trees, logistic_regression
-from mmoe.train.begin import training_state
+from mmoe.train.fit import training_state
 from mmoe.train.fit_wide import fit_wide
 from mmoe.train.prepare import prepare
 from mmoe.train.step import train_step

@@ -273,7 +273,7 @@ def test_resume_after_a_death_while_the_directory_is_made(train, tmp_path, monke
         if dies == "vocabulary":
             patch.setattr(FeatureEncoder, "save", lambda self, path: half(path))
         else:
-            patch.setattr("mmoe.train.run_folder.claim.write_text", stray)
+            patch.setattr("mmoe.train.claim.write_text", stray)
         with pytest.raises(KeyboardInterrupt):
             train("run", "training.epochs=1")
     assert any((tmp_path / "run").iterdir())

@@ -10,7 +10,7 @@ import pytest
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict, set_values
-from mmoe.run import RunDirectory, locks
+from mmoe.run import RunDirectory, folder_claim
 from mmoe.run.console import SilentReporter
 from mmoe.run.folder_claim import FolderClaim
 from mmoe.train import Interrupted, train_run
@@ -30,7 +30,7 @@ def _tree(folder: Path) -> dict[str, str]:
 @pytest.fixture(name="quick")
 def _quick(monkeypatch):
     """No wait for another process that may be about to end."""
-    monkeypatch.setattr(locks, "_MOMENT", 0.0)
+    monkeypatch.setattr(folder_claim, "_MOMENT", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +215,7 @@ def test_a_death_while_the_folder_is_made(train, tmp_path, dies):
     run = tmp_path / "run"
     run.mkdir()
     if dies != "mkdir":
-        holder = locks.Holder.here()
+        holder = folder_claim.Holder.here()
         (run / "mmoe.lock").write_text(json.dumps({**vars(holder), "pid": 7}))
         (run / ".mmoe.lock").write_text("")
     if dies == "mark":

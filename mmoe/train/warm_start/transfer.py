@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.checkpoint import StoredTensors
-from mmoe.checkpoint.optimizer_state import unflatten_optimizer
+from mmoe.checkpoint.resume_state import unflatten_optimizer
 from mmoe.checkpoint.weights import outline
 from mmoe.config import RunConfig, TableSpec
 from mmoe.datasets import FeatureEncoder

@@ -39,7 +39,7 @@ from mmoe.run.folder_claim import (
     remove_stray_files,
 )
 from mmoe.train.prepare import PreparedData
-from mmoe.train.run_folder.data import RunData, RunMaturity, continued_data
+from mmoe.train.run_data import RunData, RunMaturity, continued_data
 from mmoe.train.warm_start import WarmStartReport
 
 _KEYS_SHOWN = 5
