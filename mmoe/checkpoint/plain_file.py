@@ -5,7 +5,7 @@ torch's own `consolidate_safetensors_files` joins no integers or flags, and name
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -21,7 +21,6 @@ from mmoe.embeddings import ScoringEmbeddings, scoring_embeddings
 from mmoe.embeddings.byte_size import byte_size
 from mmoe.embeddings.quantized.backend import row_bytes
 from mmoe.models import Ranker
-from mmoe.parallel import Shard
 from mmoe.run import Reporter, RunDirectory, SilentReporter
 from mmoe.run.atomic_files import check_new_file, not_written, remove_dead, temporary_beside
 from mmoe.run.host_cache import cache_folder, cached_name, made_once
@@ -30,8 +29,6 @@ from mmoe.run.store import check_not_of_run
 
 # Of a safetensors file: the header's length in bytes comes first, as a little-endian number
 _LENGTH_BYTES = 8
-# Held at a time
-_BLOCK_BYTES = 2**26
 
 
 def unshard(
@@ -77,7 +74,8 @@ def unshard(
             with reporter.track("joining", sum(sizes) >> 20, "MiB") as tracker:
                 done = 0
                 for name in names:
-                    for block in _blocks(stored, name):
+                    for _, block in stored.blocks(name):
+                        # No file is mapped, which a full disk would end
                         file.write(block.reshape(-1).view(torch.uint8).numpy().data)
                         size = block.numel() * block.element_size()
                         tracker.advance(((done + size) >> 20) - (done >> 20))
@@ -114,22 +112,6 @@ def _safetensors_dtype(dtype: torch.dtype) -> str:
     written = save({"x": torch.empty(0, dtype=dtype)})
     length = int.from_bytes(written[:_LENGTH_BYTES], "little")
     return json.loads(written[_LENGTH_BYTES : _LENGTH_BYTES + length])["x"]["dtype"]
-
-
-def _blocks(stored: StoredTensors, name: str) -> Iterator[Tensor]:
-    """A tensor as rows of at most so many bytes; no file is mapped, which a full disk would end."""
-    shape, dtype = stored.shape(name), stored.dtype(name)
-    if math.prod(shape) == 0:
-        return
-    if not shape:
-        yield stored.read(name)
-        return
-    height = max(_BLOCK_BYTES // (dtype.itemsize * math.prod(shape[1:])), 1)
-    for start in range(0, shape[0], height):
-        block = torch.empty((min(height, shape[0] - start), *shape[1:]), dtype=dtype)
-        shard = Shard(block, shape, (start, *[0] * len(shape[1:])))
-        stored.load({name: [shard]}, all_names=False)
-        yield block
 
 
 _FILE = "model.safetensors"

@@ -6,12 +6,51 @@ from typing import Any
 
 import numpy as np
 
-from mmoe.compare.entries import ComparedRows, Entry
 from mmoe.config import RunConfig
+from mmoe.datasets import EncodedLabels, Splits
 from mmoe.metrics import Difference, paired_difference
 from mmoe.metrics.row_terms import r_squared, row_terms
 from mmoe.metrics.task_kinds import kind_of
+from mmoe.train import PreparedData
 from mmoe.train.measure import metrics_of, rows_that_count
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedRows:
+    """Splits as tables, for simple models, and encoded."""
+
+    config: RunConfig
+    splits: Splits
+    prepared: PreparedData
+
+    @property
+    def test_labels(self) -> EncodedLabels:
+        """Labels of the test rows."""
+        held = self.prepared.test.held
+        assert held is not None and held.labels is not None, "rows in memory carry labels"
+        return held.labels
+
+    def shared(self, config: RunConfig) -> PreparedData | None:
+        """Returns the encoded rows for a model's run; None: its labels differ (ESMM)."""
+        return self.prepared if config.trained_tasks == self.config.trained_tasks else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """Result of one training.
+
+    Attributes:
+        predictions_NP: float64, of the test rows.
+        parameters: Weights, tables included; None: it has none (trees).
+        seconds: That training took.
+        rows_per_second: In training; None: there are no epochs.
+    """
+
+    predictions_NP: np.ndarray
+    parameters: int | None
+    seconds: float
+    rows_per_second: float | None
+
 
 # What the interval is, as compare.json and the page say it
 MEANING = (

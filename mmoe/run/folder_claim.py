@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import chain
@@ -255,7 +255,6 @@ _TENSORS = r"(?:model|training)(?:-\d{5}-of-\d{5})?\.safetensors"
 STEP_NAME = re.compile(r"step-\d{8,}(?:-\d+)?")
 STEP_FOLDER = re.compile(rf"{STEP_NAME.pattern}|\.{STEP_NAME.pattern}{_ASIDE}")
 STEP_FILE = re.compile(rf"{_TENSORS}|state\.json")
-STRAY_POINTER = re.compile(rf"\.index(?:\.json)?{_ASIDE}")
 STRAY_FILE = re.compile(rf"\.(?:{_JSON}|mmoe\.json|predictions\.parquet|{_OF_MANY}){_ASIDE}")
 PROFILE_FILE = re.compile(r"(?:trace\.json|table\.(?:json|txt))|\.(?:trace|table)\.\w+\.\d+\.tmp")
 VOCABULARY_FILE = re.compile(r"encoder\.json(?:\.tmp)?|\d{3}-.*\.(?:parquet|tmp)")
@@ -303,8 +302,7 @@ class FolderMark(Stored, populate_by_name=True):
         except Damaged as error:
             raise ValueError(
                 f"{path}: cannot be relied on ({error.reason}), so nobody can tell what in this "
-                f"folder is mmoe's; remove {MARK} to go on with its checkpoint as it is, or choose "
-                "another --out"
+                "folder is mmoe's; choose another --out"
             ) from None
 
     def write(self, folder: Path) -> None:
@@ -320,17 +318,14 @@ class FolderClaim:
     Args:
         kind: What the folder is for.
         say: Told of a wait for another process.
-        known_by: Files that together stand for a mark, in folders of versions that made none.
 
     Attributes:
         begun: The folder that a resume would go on with, on every rank; None: there is none yet.
     """
 
-    def __init__(
-        self, kind: Kind, say: Callable[[str], None] = lambda _: None, known_by: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, kind: Kind, say: Callable[[str], None] = lambda _: None) -> None:
         self.kind: Kind = kind
-        self.say, self.known_by = say, known_by
+        self.say = say
         self.lock: FolderLock | None = None
         self.mark: FolderMark | None = None
         self.begun: Path | None = None
@@ -367,12 +362,12 @@ class FolderClaim:
         if not resume:
             raise exists_already(out)
         mark = FolderMark.read(out)
-        if mark is None and not self._is_known(out):
+        if mark is None:
             raise self.foreign(out)
-        if mark is not None and mark.kind != self.kind:
+        if mark.kind != self.kind:
             raise ValueError(f"{out}: is the folder of a {mark.kind}; choose another --out")
         self.hold(out)
-        if self.mark is None and not self._is_known(out):  # who held it took all away
+        if self.mark is None:  # who held it took all away
             if holds_nothing(out):
                 return False
             raise self.foreign(out)
@@ -381,14 +376,10 @@ class FolderClaim:
 
     def foreign(self, out: Path) -> ValueError:
         """Makes the refusal of a folder that is not known for one of this kind."""
-        names = " and no ".join([*self.known_by, MARK])
         return ValueError(
-            f"{out}: holds no {self.kind} to continue (there is no {names}, but {contents(out)}); "
+            f"{out}: holds no {self.kind} to continue (there is no {MARK}, but {contents(out)}); "
             "choose another --out"
         )
-
-    def _is_known(self, out: Path) -> bool:
-        return bool(self.known_by) and all((out / name).exists() for name in self.known_by)
 
     def create(self, out: Path, *, config_sha256: str = "", numbered: bool = False) -> Path:
         """Makes a folder, or takes an empty one: of many processes at once, for one of them.

@@ -1,6 +1,5 @@
 """Backtests: train on day d, test on day d + 1, walking forward to the last day."""
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
@@ -9,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import Field
 
 from mmoe.config import RunConfig, SplitConfig, config_from_dict
@@ -33,6 +31,7 @@ from mmoe.datasets.values.keys import missing_mask, to_keys
 from mmoe.datasets.values.text import TextCells
 from mmoe.parallel import from_first, join_ranks, rank
 from mmoe.run import FolderClaim, Reporter, RunDirectory, SilentReporter, read_json, write_json
+from mmoe.run.atomic_files import read_table, write_table
 from mmoe.run.folder_claim import MARK, is_lock_file
 from mmoe.train.claim import first_difference, same_on_all_ranks, with_absolute_paths
 from mmoe.train.fit import train_run
@@ -287,9 +286,7 @@ def _write_tested(
         columns[f"weight_{task.name}"] = pa.array(labels.weights_NT[:, t])
     if config.data.group_column is not None:
         columns[_GROUP] = _groups(config, config.data.group_column)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    pq.write_table(pa.table(columns), temporary)
-    temporary.replace(path)
+    write_table(path, columns)
 
 
 def _total_metrics(
@@ -299,15 +296,7 @@ def _total_metrics(
     names, tasks = prediction_columns(config.tasks), [task.name for task in config.tasks]
     of_labels = [f"{what}_{task}" for what in ("label", "weight") for task in tasks]
     grouped = [] if config.data.group_column is None else [_GROUP]
-    tables = []
-    for path in paths:
-        try:
-            tables.append(pq.read_table(path).select([*names, *of_labels, *grouped]))
-        except (OSError, KeyError, pa.ArrowException) as error:
-            reason = " ".join(str(error).split())
-            raise ValueError(
-                f"{path}: is damaged ({reason}); remove its folder and say --resume"
-            ) from None
+    tables = [read_table(path, [*names, *of_labels, *grouped]) for path in paths]
     rows, groups_N = pa.concat_tables(tables), None
     if grouped:
         hashes_N = rows[_GROUP].fill_null(0).to_numpy().view(np.int64)
@@ -393,7 +382,7 @@ def backtest(
         Interrupted: A KeyboardInterrupt that knows the folder, once there is one.
     """
     reporter = reporter or SilentReporter()
-    with FolderClaim("backtest", reporter.say, known_by=[_STEPS]) as claim:
+    with FolderClaim("backtest", reporter.say) as claim:
         join_ranks(config.parallel.timeout_seconds)
         config = with_absolute_paths(config, data)
         asked = {"--resume": resume, "--changed-data": changed_data, **settings.options()}

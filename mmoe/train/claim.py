@@ -30,7 +30,7 @@ from mmoe.run.folder_claim import (
     PROFILE_FILE,
     STEP_FILE,
     STEP_FOLDER,
-    STRAY_POINTER,
+    STRAY_FILE,
     VOCABULARY_FILE,
     contents,
     matching,
@@ -203,16 +203,14 @@ class RunClaim(FolderClaim):
     """Right to write into the folder of a run. Rank 0 alone has it, and calls these methods.
 
     A dead run that has a checkpoint is gone on with; of one that has none, what it made is removed
-    and a new one begins in its folder. Both are known by the mark, mmoe.json, without which a
-    folder has to hold a whole run (of a version that made no marks).
+    and a new one begins in its folder. Both are known by the mark, mmoe.json.
 
     Args:
         say: Told of waits, and of what was mended.
     """
 
     def __init__(self, say: Callable[[str], None] = lambda _: None) -> None:
-        whole = ("config.yaml", "vocabulary", "checkpoint/index.json")
-        super().__init__("run", say, known_by=whole)
+        super().__init__("run", say)
 
     def saved(self, folder: Path) -> bool:
         """Returns whether there is a checkpoint."""
@@ -331,7 +329,7 @@ def _remove_what_it_made(run: RunDirectory) -> None:
     """Files by their names, in folders by theirs; whatever else is there stays."""
     remove_files(run.vocabulary, VOCABULARY_FILE)
     remove_folders(run.checkpoint, STEP_FOLDER, STEP_FILE)
-    remove_files(run.checkpoint, STRAY_POINTER)
+    remove_files(run.checkpoint, STRAY_FILE)
     remove_files(run.tensorboard, EVENT_FILE)
     remove_files(run.profile, PROFILE_FILE)
     for path in matching(run.path, EARLY_FILE):

@@ -26,7 +26,7 @@ from mmoe.metrics import gain_over_wide, task_curves
 from mmoe.metrics.task_kinds import kind_of
 from mmoe.models.bias_tower import own_lookups
 from mmoe.parallel import first_other, from_first, rank, to_first, world_size
-from mmoe.predictor import GateCallback, Predictor, load_predictor
+from mmoe.predictor import Predictor, load_predictor
 from mmoe.run import Reporter, RunDirectory, SilentReporter, Tracker
 from mmoe.tasks import GateStatistics
 from mmoe.train.alarms import Watch, alarms_of_metrics, say_alarms, with_levels
@@ -54,7 +54,6 @@ def predict_rows(
     rows: BatchSource,
     *,
     tracker: Tracker | None = None,
-    on_gates: GateCallback | None = None,
     watch: Watch | None = None,
 ) -> tuple[np.ndarray, EncodedLabels]:
     """Returns predictions and labels of all rows; one chunk of features in memory at a time.
@@ -69,7 +68,7 @@ def predict_rows(
     chunk, span = None, _own_span(predictor, rows)
     if watch is not None:
         watch.begin(len(rows), span[0])
-        on_gates = watch.gates.update
+    on_gates = None if watch is None else watch.gates.update
     with_bias, with_wide = predictor.has_bias, watch is not None and predictor.has_wide
     scored = predictor.predict_chunks(
         rows, *span, tracker=tracker, on_gates=on_gates, with_bias=with_bias, with_wide=with_wide

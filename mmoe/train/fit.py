@@ -263,11 +263,22 @@ class _Begun:
             lambda: claim.start(config, prepared, out, report, numbered=numbered)
         )
         claim.begun = run.path
-        _seen_by_all(run, claim)
-        _say_continued(config, run, report, reporter)
+        try:
+            all_see(run)
+        except ValueError:
+            claim.give_up(run)
+            raise
+        if report is not None:  # its run may have been trained on test rows
+            remembered = from_first(lambda: RunData.read(run))
+            line = None if remembered is None else describe_continued(remembered, config)
+            if line is not None:
+                reporter.say(line)
         if old is not None:
             note = state.restore(CheckpointFolder(run.checkpoint), seed=config.seed)
-            _say_resumed(run, state.position.step, note, reporter)
+            if state.position.step:  # a run with weights of its own has stopped at none
+                reporter.say(f"resuming after step {state.position.step} of {run.path}")
+            if note is not None:
+                reporter.say(note)
             self.resumed.take_in(state.position)
         return run, state
 
@@ -295,7 +306,15 @@ class _Begun:
             check=claim.check,
             on_epoch=on_epoch,
         )
-        _fit(trainer, run, claim)
+        try:
+            trainer.fit()
+        except Exception as error:
+            # A run that never got as far as a checkpoint must not stand in the mended command's way
+            claim.give_up(run)
+            told = claim.wrap_error(run, error)
+            if told is error:
+                raise
+            raise told from error
         if prepared.streamed:
             from_first(lambda: refuse_change(config, prepared.data, listed=True))
         state.restore_best(trainer.checkpoints.folder)
@@ -331,27 +350,6 @@ def _continued(
     return with_stages(config, earlier), earlier
 
 
-def _seen_by_all(run: RunDirectory, claim: RunClaim) -> None:
-    try:
-        all_see(run)
-    except ValueError:
-        claim.give_up(run)
-        raise
-
-
-def _fit(trainer: Trainer, run: RunDirectory, claim: RunClaim) -> None:
-    """Trains to the end; an error says what becomes of the run."""
-    try:
-        trainer.fit()
-    except Exception as error:
-        # A run that never got as far as a checkpoint must not stand in the mended command's way
-        claim.give_up(run)
-        told = claim.wrap_error(run, error)
-        if told is error:
-            raise
-        raise told from error
-
-
 def _say_sizes(
     config: RunConfig, prepared: PreparedData, device: torch.device, reporter: Reporter
 ) -> None:
@@ -373,26 +371,6 @@ def _say_sizes(
     lanes = describe_lanes(config.data.streaming.lanes, world_size())
     if prepared.streamed and lanes is not None:
         reporter.say(lanes)
-
-
-def _say_resumed(run: RunDirectory, step: int, note: str | None, reporter: Reporter) -> None:
-    """Names the step that a run goes on from; one with weights of its own has stopped at none."""
-    if step:
-        reporter.say(f"resuming after step {step} of {run.path}")
-    if note is not None:
-        reporter.say(note)
-
-
-def _say_continued(
-    config: RunConfig, run: RunDirectory, report: WarmStartReport | None, reporter: Reporter
-) -> None:
-    """Warns where the run of a warm start may have been trained on test rows."""
-    if report is None:
-        return
-    remembered = from_first(lambda: RunData.read(run))
-    line = None if remembered is None else describe_continued(remembered, config)
-    if line is not None:
-        reporter.say(line)
 
 
 def _evaluate(

@@ -60,9 +60,9 @@ class Trainer:
         run: RunDirectory,
         reporter: Reporter,
         *,
-        profile: bool = False,
-        check: Callable[..., None] = lambda **_: None,
-        on_epoch: EpochCallback | None = None,
+        profile: bool,
+        check: Callable[..., None],
+        on_epoch: EpochCallback | None,
     ) -> None:
         self.check, self.on_epoch = check, on_epoch
         self.config, self.state, self.data = config, state, data

@@ -19,7 +19,6 @@ from mmoe.checkpoint import (
 )
 from mmoe.checkpoint.folder import with_prefix
 from mmoe.checkpoint.resume_state import RandomState, flatten_optimizer, unflatten_optimizer
-from mmoe.checkpoint.weights import load_id_maps, load_wide
 from mmoe.config.json_files import Count, Number, Stored
 from mmoe.embeddings import managed_ids
 from mmoe.models import MixtureNetwork, Ranker
@@ -150,16 +149,13 @@ class TrainingState:
         if placed := training.part("placement").whole():
             place_as([network, *self._copies], self.optimizer, placed)
             self._placed_anew()
-        load_network(self.scoring_network, model.part("network"), self.layout)
-        load_wide(self.ranker, model)
+        load_weights(self.ranker, model, self.layout)
         if self.average is not None:
+            load_network(self.scoring_network, model.part("network"), self.layout)
             load_network(network, training.part("raw"), self.layout)
             training.load({"averaged": self.average.n_averaged}, all_names=False)
-        # A rank of several may hold no row of a table, and then has none of its names
-        one = world_size() == 1
-        model.part("tables").load(embeddings.table_shards(), all_names=one)
-        training.part("accumulators").load(embeddings.optimizer_shards(), all_names=one)
-        load_id_maps(embeddings, model)
+        accumulators = training.part("accumulators")
+        accumulators.load(embeddings.optimizer_shards(), all_names=world_size() == 1)
         ids = managed_ids(embeddings)
         if ids is not None:
             ids.load_progress(training.part("ids").whole())

@@ -94,7 +94,7 @@ def search_space(config: RunConfig, train_rows: int | None = None) -> list[Dimen
     return dimensions
 
 
-def with_values(config: RunConfig, values: Mapping[str, Any], origin: str = "tune") -> RunConfig:
+def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
     """Returns the config with other values of some keys.
 
     Raises:
@@ -107,7 +107,7 @@ def with_values(config: RunConfig, values: Mapping[str, Any], origin: str = "tun
         for name in sections:
             section = section[name]
         section[last] = value
-    return config_from_dict(raw, origin)
+    return config_from_dict(raw, "tune")
 
 
 def _keys(config: RunConfig) -> list[str]:

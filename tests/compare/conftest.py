@@ -5,7 +5,7 @@ import pytest
 
 from mmoe.compare import ComparisonSettings, compare_models
 from mmoe.config import config_from_dict, set_values
-from mmoe.train import baselines
+from mmoe.compare import baselines
 
 
 @pytest.fixture(autouse=True)

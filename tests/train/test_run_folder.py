@@ -102,16 +102,17 @@ def test_a_lost_index_is_made_anew_from_what_the_checkpoints_say(copied, finishe
     assert _tree(run) == tree
 
 
-def test_a_damaged_mark_is_refused_and_none_is_of_an_earlier_version(copied):
+def test_a_damaged_mark_is_refused_and_so_is_none(copied):
     run, resume = copied
     for content in ("", '{"mmoe": "run"', "[1]", '{"mmoe": "run", "format": 9}'):
         (run / "mmoe.json").write_text(content)
         before = _tree(run)
-        with pytest.raises(ValueError, match=r"mmoe.json: cannot be relied on \(.*; remove mm"):
+        with pytest.raises(ValueError, match=r"mmoe.json: cannot be relied on \(.*; choose"):
             resume()
         assert _tree(run) == before
     (run / "mmoe.json").unlink()
-    resume()
+    with pytest.raises(ValueError, match=r"but no mmoe.json, the mark of a run"):
+        resume()
 
 
 def test_a_live_run_without_a_checkpoint_is_not_cleared(train, tmp_path, quick):
