@@ -6,7 +6,8 @@ Of many runs of one config plan.json says what they share, so that they can be g
 import json
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from contextlib import suppress
+from dataclasses import asdict
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -129,7 +130,7 @@ def same_warm_start_on_all_ranks(report: WarmStartReport) -> None:
     Raises:
         ValueError: A rank has read another checkpoint; the same text on every rank.
     """
-    found = first_other(report.as_dict())
+    found = first_other(asdict(report))
     if found is not None:
         r, other, first = found
         raise ValueError(
@@ -178,15 +179,10 @@ def installed_versions() -> dict[str, str]:
         True
     """
     found = {"python": platform.python_version()}
-    return found | {name: known for name in _PACKAGES if (known := _version(name))}
-
-
-@cache  # every run asks, and each package's metadata are a file
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 PLAN = "plan.json"
@@ -251,7 +247,7 @@ class RunClaim(FolderClaim):
         digest = sha256(text.encode()).hexdigest()
         run = RunDirectory(self.create(out, config_sha256=digest, numbered=numbered))
         if report is not None:  # early, so that no --resume can forget it
-            write_json(run.warm_start_file, report.as_dict())
+            write_json(run.warm_start_file, asdict(report))
         write_text(run.config_file, text)
         earlier = None if report is None else open_run(report.run, tensors=())
         continued = [] if earlier is None else continued_data(earlier, config, prepared.data)
@@ -377,12 +373,11 @@ def begin_planned(
     """
     if claim.lock is None:
         out = claim.create(out, numbered=numbered)
-    elif (out / PLAN).exists():
+    if (out / PLAN).exists():
         _check_plan(out, config, data)
-        claim.begun = out
-        return out
-    plan = {"config": config.model_dump(mode="json"), "data": data.model_dump(mode="json")}
-    write_json(out / PLAN, plan)
+    else:
+        plan = {"config": config.model_dump(mode="json"), "data": data.model_dump(mode="json")}
+        write_json(out / PLAN, plan)
     claim.begun = out
     return out
 

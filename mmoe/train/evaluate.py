@@ -29,7 +29,7 @@ from mmoe.parallel import first_other, from_first, rank, to_first, world_size
 from mmoe.predictor import Predictor, load_predictor
 from mmoe.run import Reporter, RunDirectory, SilentReporter, Tracker
 from mmoe.tasks import GateStatistics
-from mmoe.train.alarms import Watch, alarms_of_metrics, say_alarms, with_levels
+from mmoe.train.alarms import Watch, say_alarms, with_levels
 from mmoe.train.measure import (
     Metrics,
     domain_metrics,
@@ -284,7 +284,7 @@ def evaluate_run(
     with reporter.track("evaluating", stop - first, "rows") as tracker:
         watch = Watch(config, encoder)
         found_NP, labels = predict_rows(predictor, rows, tracker=tracker, watch=watch)
-    judge = _Judge(run, config, encoder, predictor, watch, oracle, maturity, own, all_negatives)
+    judge = _Judge(run, predictor, watch, oracle, maturity, own, all_negatives)
     comparable = table_precision is not None and data is None and not all_negatives
     trained = stored["tasks"] if comparable else {}  # what narrower tables are held against
     found = from_first(lambda: judge.measure(found_NP, labels, trained, table_precision, reporter))
@@ -298,9 +298,7 @@ class _Judge:
 
     Attributes:
         run: Of the model.
-        config: Of the run.
-        encoder: Likewise.
-        predictor: Likewise; has scored the rows.
+        predictor: Has scored the rows.
         watch: Has seen them.
         oracle: Their true probabilities, by task, where they are known.
         maturity: When their labels were collected, where that matters.
@@ -309,8 +307,6 @@ class _Judge:
     """
 
     run: RunDirectory
-    config: RunConfig
-    encoder: FeatureEncoder
     predictor: Predictor
     watch: Watch
     oracle: Mapping[str, np.ndarray] | None
@@ -327,23 +323,17 @@ class _Judge:
         reporter: Reporter,
     ) -> dict[str, Any]:
         """Returns what metrics.json holds of these rows; says what changed from `trained`."""
-        config, all_negatives = self.config, self.all_negatives
+        config, oracle, every = self.watch.config, self.oracle, self.all_negatives
         predictions_NT, _ = apart(self.predictor, found_NP)
-        metrics, notes = metrics_of(
-            config, predictions_NT, labels, self.oracle, all_negatives=all_negatives
-        )
+        metrics, notes = metrics_of(config, predictions_NT, labels, oracle, all_negatives=every)
         for note in notes:
             reporter.say(f"note: {note}")
         say_masked(config, labels, self.maturity, reporter)
         for line in _cost_of_precision(config, trained, metrics, precision):
             reporter.say(line)
+        domains = self.watch.encoder.domains
         by_domain = domain_metrics(
-            config,
-            self.encoder.domains,
-            predictions_NT,
-            labels,
-            self.oracle,
-            all_negatives=all_negatives,
+            config, domains, predictions_NT, labels, oracle, all_negatives=every
         )
         gains = over_wide(config, self.predictor, metrics, found_NP, labels)
         return {
@@ -365,18 +355,13 @@ class _Judge:
         """Raises the alarms of these rows; returns them for the result."""
         # Columns of all negatives are not distributed as those of a log that kept a share
         columns = None if self.all_negatives else self.run.training_columns()
-        seen_NT = predictions_NT[:, : len(self.config.tasks)]
+        config, where = self.watch.config, "test" if self.own else "evaluated"
+        seen_NT = predictions_NT[:, : len(config.tasks)]
         alarms = self.watch.alarms(
-            self.predictor,
-            columns,
-            seen_NT,
-            labels,
-            "test" if self.own else "evaluated",
-            look_for_leaks=not self.own,
+            self.predictor, columns, seen_NT, labels, where, look_for_leaks=not self.own
         )
-        alarms = with_levels(alarms, self.config, metrics, labels, gains)
-        say_alarms(alarms, reporter)
-        return alarms_of_metrics(alarms)
+        alarms = with_levels(alarms, config, metrics, labels, gains)
+        return say_alarms(alarms, reporter)
 
 
 def _check_sampled(run: RunDirectory, config: RunConfig) -> None:

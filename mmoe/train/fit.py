@@ -37,14 +37,7 @@ from mmoe.run import Reporter, RunDirectory, SilentReporter, write_json
 from mmoe.run.folder_claim import MARK
 from mmoe.run.memory import keep_freed_memory
 from mmoe.tasks.kinds import objective_of
-from mmoe.train.alarms import (
-    Watch,
-    alarms_of_metrics,
-    learn_columns,
-    say_alarms,
-    with_effects,
-    with_levels,
-)
+from mmoe.train.alarms import Watch, learn_columns, say_alarms, with_effects, with_levels
 from mmoe.train.claim import (
     RunClaim,
     all_see,
@@ -400,7 +393,6 @@ def _evaluate(
         alarms = with_effects(alarms, prepared.repeats, config, predictions_NP, labels)
         gains = over_wide(config, predictor, tasks, found_NP, labels)
         alarms = with_levels(alarms, config, tasks, labels, gains)
-        say_alarms(alarms, reporter)
         metrics = {
             "tasks": tasks,
             "validation": validation,
@@ -410,7 +402,7 @@ def _evaluate(
             "versions": installed_versions(),
             **gains,
             **({} if prepared.as_of is None else {"as_of": prepared.as_of}),
-            **alarms_of_metrics(alarms),
+            **say_alarms(alarms, reporter),
             **domain_metrics(config, prepared.encoder.domains, predictions_NP, labels, oracle),
         }
         if changes := changed_since(run):

@@ -21,7 +21,6 @@ from mmoe.predictor import Predictor
 from mmoe.run import Reporter, RunDirectory, Tracker, write_json
 from mmoe.run.console import by_task
 from mmoe.train.cuda import network_pass, on_device
-from mmoe.train.divergence import RecentSteps
 from mmoe.train.evaluate import validated
 from mmoe.train.loggers import Loggers
 from mmoe.train.measure import losses_of_mean
@@ -29,7 +28,7 @@ from mmoe.train.prepare import PreparedData
 from mmoe.train.profiling import INPUT, PAUSE, TrainingProfile, part
 from mmoe.train.ranks_report import CommunicationLog, describe_communication, describe_moves
 from mmoe.train.state import TrainingState
-from mmoe.train.step import NetworkPass, Step, StepProgram, StepRanks
+from mmoe.train.step import Step, StepProgram, StepRanks
 
 EpochCallback = Callable[[int, Mapping[str, Any]], bool | None]
 
@@ -87,14 +86,12 @@ class Trainer:
         state.position.fingerprint = data.fingerprint
         size = config.training.batch_size
         self.batches_per_epoch = math.ceil(len(data.train) / size)
-        self.total_steps = steps_of(config, len(data.train))
         self.ranks = StepRanks.of(state.ranker.network, config.parallel.timeout_seconds)
         self.communication = CommunicationLog(
             state.ranker.network, self.ranks, config.parallel.host_size
         )
-        self.recent = RecentSteps()
         self.of_mean = losses_of_mean(config, data.encoder.labels)
-        self.network_pass: NetworkPass | None = None
+        self.program: StepProgram | None = None
         self.profile = self._new_profile() if profile and rank() == 0 else None
 
     def _new_profile(self) -> TrainingProfile | None:
@@ -105,6 +102,12 @@ class Trainer:
         steps = math.ceil(left / self.config.training.accumulate_batches)
         cuda = self.state.ranker.device.type == "cuda"
         return TrainingProfile(self.run.profile, steps, self.reporter, cuda=cuda)
+
+    def _new_program(self) -> StepProgram:
+        rows, say = len(self.data.train), self.reporter.say
+        captured = network_pass(self.state.ranker, self.config, rows, say)
+        steps = steps_of(self.config, rows)
+        return StepProgram(self.state, self.config, steps, self.ranks, network_pass=captured)
 
     def fit(self) -> None:
         """Trains until the last epoch, or until the monitored metric stops improving."""
@@ -238,21 +241,11 @@ class Trainer:
                 self.reporter.track(what, len(self.data.train), "rows", done=done)
             )
             start = time.perf_counter()
-            if self.network_pass is None:  # before a thread copies batches: none may while it works
-                self.network_pass = network_pass(
-                    self.state.ranker, self.config, len(self.data.train), self.reporter.say
-                )
+            if self.program is None:  # before a thread copies batches: none may while it captures
+                self.program = self._new_program()
             # Closed, whatever happens, so that nothing reads on in the background
             batches = stack.enter_context(closing(self._batches()))
-            program = StepProgram(
-                self.state,
-                self.config,
-                self.total_steps,
-                self.ranks,
-                self.recent,
-                self.network_pass,
-            )
-            steps = stack.enter_context(closing(program.run(self._taken(batches))))
+            steps = stack.enter_context(closing(self.program.run(self._taken(batches))))
             while self._step(steps, tracker, events, start):
                 if every and position.step % every == 0 and position.batch < self.batches_per_epoch:
                     self._save(best=position.best_value is None)
@@ -297,10 +290,8 @@ class Trainer:
     def _batches(self) -> Generator[Batch]:
         """The batches of this epoch that are still to do; the order depends on seed and epoch."""
         position, size = self.state.position, self.config.training.batch_size
-        share = Share(rank(), world_size())
-        batches = self.data.train.epoch_batches(
-            self.config.seed, position.epoch, size, position.batch, share
-        )
+        share, seed = Share(rank(), world_size()), self.config.seed
+        batches = self.data.train.epoch_batches(seed, position.epoch, size, position.batch, share)
         return on_device(batches, self.state.ranker.device)
 
     def _close_epoch(self, events: Loggers) -> None:

