@@ -1,6 +1,5 @@
 """The host's cache: made once on a machine, read by all of its processes; copies of runs."""
 
-import hashlib
 import json
 import os
 import re
@@ -10,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 from mmoe.datasets.files.data_file import is_address, without_protocol
@@ -52,7 +52,9 @@ def cached_name(name: str, whose: str, content: str) -> str:
         'my-run-b2ea4f1c-648ae1a21a1aae05'
     """
     readable = re.sub(r"[^\w.-]+", "-", name)[:40].strip(".-") or "run"
-    return f"{readable}-{_digest(whose)[:8]}-{_digest(content)[:16]}"
+    texts = (text.encode(errors="replace") for text in (whose, content))
+    original, copy = (sha256(text).hexdigest() for text in texts)
+    return f"{readable}-{original[:8]}-{copy[:16]}"
 
 
 def made_once(place: Path, make: Callable[[Path], None]) -> Path:
@@ -134,10 +136,6 @@ def _of_platform(home: Path) -> Path:
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
     return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode(errors="replace")).hexdigest()
 
 
 # What file systems say of a file that is another's when the content is, the surest first

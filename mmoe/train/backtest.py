@@ -61,10 +61,6 @@ class BacktestSettings:
     from_scratch: bool = False
     window: int | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        """Returns what backtest.json holds; not `days`: a walk may be made longer."""
-        return {"from_scratch": self.from_scratch, "window": self.window}
-
     def options(self) -> dict[str, Any]:
         """Returns the settings as the command line calls them, for errors."""
         return {f"--{name.replace('_', '-')}": value for name, value in asdict(self).items()}
@@ -408,7 +404,9 @@ class _Walk:
     ) -> None:
         self.claim, self.config, self.settings, self.reporter = claim, config, settings, reporter
         self.column = _day_column(config, settings)
-        self.header = {"column": self.column, **settings.as_dict()}
+        # Of plan.json and backtest.json; without `days`: a walk may be made longer
+        own = {"from_scratch": settings.from_scratch, "window": settings.window}
+        self.header = {"column": self.column, **own}
 
     def begin(
         self, out: Path, numbered: bool, changed_data: bool
@@ -433,9 +431,19 @@ class _Walk:
                 days.append(self._day(out, step, before, changed=step.name in changed))
                 before = step
         except BaseException:  # the launcher's too, where another rank has failed
-            _leave_nothing_of_no_day(self.claim, out)
+            self._leave_nothing_of_no_day(out)
             raise
         return days
+
+    def _leave_nothing_of_no_day(self, out: Path) -> None:
+        """A walk that never got through a day must not stand in the mended command's way."""
+        claim = self.claim
+        if claim.lock is None or claim.mark is None or not claim.lock.is_mine():
+            return  # another rank than the first, or no folder any more
+        names = {path.name for path in out.iterdir()} - {_STEPS, MARK}
+        if all(is_lock_file(name) for name in names):
+            (out / _STEPS).unlink(missing_ok=True)
+            claim.withdraw()
 
     def _day(self, out: Path, step: Step, before: Step | None, *, changed: bool) -> dict[str, Any]:
         """Runs one day of a backtest; a finished day is read, an unfinished one resumed.
@@ -454,9 +462,7 @@ class _Walk:
             lambda: (run.metrics_file.exists() and tested.exists(), run.path.exists())
         )
         if not finished:
-            trained = " to ".join(
-                str(day) for day in dict.fromkeys((step.train[0], step.train[-1]))
-            )
+            trained = " to ".join(map(str, dict.fromkeys((step.train[0], step.train[-1]))))
             self.reporter.say(f"training on {trained}, testing on {step.test}")
             stored = from_first(lambda: run.config().data.time if begun else None)
             whole = from_first(lambda: _as_of_log(self.config, stored), takes_long=True)
@@ -535,13 +541,3 @@ def _other_days(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
         days = f"--days {len(here) + tested.index(here[0])}"
         return f"{begun}, and {found} is asked for now: it goes on with {days}"
     return f"{begun}, and the data now holds other days or trains on others, {found}"
-
-
-def _leave_nothing_of_no_day(claim: FolderClaim, out: Path) -> None:
-    """A walk that never got through a day must not stand in the mended command's way."""
-    if claim.lock is None or claim.mark is None or not claim.lock.is_mine():
-        return  # another rank than the first, or no folder any more
-    names = {path.name for path in out.iterdir()} - {_STEPS, MARK}
-    if all(is_lock_file(name) for name in names):
-        (out / _STEPS).unlink(missing_ok=True)
-        claim.withdraw()

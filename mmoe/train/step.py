@@ -402,26 +402,6 @@ class StepProgram:
         return WHAT_TO_CHANGE if cause is None else f"likeliest cause: {cause.what}; {cause.mend}"
 
 
-def train_step(
-    state: TrainingState,
-    batches: Sequence[Batch],
-    config: RunConfig,
-    total_steps: int,
-    ranks: StepRanks = ONE_PROCESS,
-) -> StepLosses:
-    """Trains on one step of `batches`; see `StepProgram` for the arguments.
-
-    Returns:
-        The losses over all ranks' rows.
-
-    Raises:
-        Diverged: The loss is not finite, on any rank; names the step and the task.
-    """
-    step = StepProgram(state, config, total_steps, ranks).train(Step.of(batches))
-    assert step.found is not None
-    return step.found
-
-
 def forward(
     ranker: Ranker,
     step: Step,

@@ -22,10 +22,11 @@ from mmoe.models.build import relate_tasks
 from mmoe.parallel import Shard, expert_shards, parameters_by_replicas, replicated_parameters
 from mmoe.train.optim import build_average, build_optimizer
 from mmoe.train.state import Position, TrainingState
-from mmoe.train.step import ONE_PROCESS, StepRanks, train_step
+from mmoe.train.step import ONE_PROCESS, StepRanks
 from tests.own_kinds import own_keys
 from tests.parallel.dense_cases import CASES, TOP_2, Case
 from tests.ranks import PATIENCE, one_group, shared_out
+from tests.train.one_step import train_step
 
 D, F, STEPS = 10, 3, 2
 TASKS = ("click", "buy")

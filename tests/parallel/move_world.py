@@ -26,7 +26,7 @@ from mmoe.parallel import (
     spread_layout,
 )
 from mmoe.parallel.experts.shards import mixtures_of
-from mmoe.train.step import ONE_PROCESS, StepRanks, train_step
+from mmoe.train.step import ONE_PROCESS, StepRanks
 from tests.parallel import shadow_world
 from tests.parallel.dense_cases import ODD, ODD_AND_OTHERS, TOP_1, TOP_2, Case
 from tests.parallel.dense_world import (
@@ -39,6 +39,7 @@ from tests.parallel.dense_world import (
     worst,
 )
 from tests.ranks import PATIENCE, one_group, shared_out
+from tests.train.one_step import train_step
 
 CASES = {
     "equal MLPs": Case(TOP_2, "spread", {"num_experts": 8}),

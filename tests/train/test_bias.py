@@ -20,7 +20,7 @@ from mmoe.train import WarmStart, evaluate_run, train_run
 from mmoe.train.fit import training_state
 from mmoe.train.fit_wide import fit_wide
 from mmoe.train.prepare import prepare
-from mmoe.train.step import train_step
+from tests.train.one_step import train_step
 
 DROP = ["model.bias={features: [position, device]}"]
 FIXED = ["model.bias={features: [position, device], scoring: fixed, at: {position: 1}}"]

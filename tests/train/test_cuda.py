@@ -18,7 +18,8 @@ from mmoe.train import train_run
 from mmoe.train.cuda import network_pass, on_device
 from mmoe.train.fit import training_state
 from mmoe.train.prepare import prepare
-from mmoe.train.step import Step, StepProgram, train_step
+from mmoe.train.step import Step, StepProgram
+from tests.train.one_step import train_step
 
 pytestmark = [pytest.mark.gpu, pytest.mark.real_gpu]
 if not torch.cuda.is_available():

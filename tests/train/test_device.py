@@ -23,8 +23,8 @@ from mmoe.train import WarmStart, evaluate_run
 from mmoe.train.fit import training_state
 from mmoe.train.fit_wide import fit_wide
 from mmoe.train.prepare import prepare
-from mmoe.train.step import train_step
 from tests.train.emulated_gpu import GPU, emulated_gpu
+from tests.train.one_step import train_step
 
 CPU = torch.device("cpu")
 DRY = ("model.expert.dropout=0", "training.batch_size=64")
