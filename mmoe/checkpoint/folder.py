@@ -318,7 +318,7 @@ class StoredTensors:
         return tensors
 
     def blocks(
-        self, name: str, rows: slice | None = None, dtype: torch.dtype | None = None
+        self, name: str, rows: range | None = None, dtype: torch.dtype | None = None
     ) -> Iterator[tuple[int, Tensor]]:
         """Yields a tensor some rows at a time, each part with the number of its first row.
 
@@ -331,10 +331,10 @@ class StoredTensors:
         if not shape:
             yield 0, self.read(name)
             return
-        first, stop = (0, shape[0]) if rows is None else (rows.start, rows.stop)
+        wanted = range(shape[0]) if rows is None else rows
         height = max(_BLOCK_BYTES // max(dtype.itemsize * math.prod(shape[1:]), 1), 1)
-        for start in range(first, stop, height):
-            block = torch.empty((min(height, stop - start), *shape[1:]), dtype=dtype)
+        for start in wanted[::height]:
+            block = torch.empty((min(height, wanted.stop - start), *shape[1:]), dtype=dtype)
             shard = Shard(block, shape, (start, *[0] * len(shape[1:])))
             self.load({name: [shard]}, all_names=False)
             yield start, block

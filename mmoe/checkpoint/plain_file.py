@@ -5,7 +5,7 @@ torch's own `consolidate_safetensors_files` joins no integers or flags, and name
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mmoe.checkpoint.folder import CheckpointFolder, StoredTensors, with_prefix
 from mmoe.checkpoint.weights import fill_tables, load_id_maps
-from mmoe.config import ScoringPrecision, TableSpec
+from mmoe.config import ScoringPrecision
 from mmoe.datasets import FeatureEncoder
 from mmoe.embeddings import ScoringEmbeddings, scoring_embeddings
 from mmoe.embeddings.byte_size import byte_size
@@ -138,14 +138,24 @@ def weights_of_host(
         ValueError: The weights do not fit into the host's memory, the checkpoint is damaged, or the
             cache cannot be written.
     """
-    narrow = {} if precision is None else {table.name: table for table in encoder.tables}
-    check_fits(_bytes(stored, narrow, precision), f"{run.path}: the model")
+    needed = stored.num_bytes
+    if precision is not None:
+        names = [f"tables.{table.name}" for table in encoder.tables]
+        for name in [name for name in names if name in stored]:
+            rows, dim = stored.shape(name)
+            needed += rows * (row_bytes(dim, precision) - dim * stored.dtype(name).itemsize)
+    check_fits(needed, f"{run.path}: the model")
 
     def make(folder: Path) -> None:
         if precision is None:
             unshard(run, folder / _FILE)
-        else:
-            _write_narrow(folder / _FILE, stored, encoder.tables, precision)
+            return
+        # In memory while it is written, which a process that scores with it would need too
+        narrow = ScoringEmbeddings(list(encoder.tables), [], precision)
+        fill_tables(narrow, stored)
+        names = [name for name in stored.names() if not name.startswith("tables.")]
+        tensors = {name: stored.read(name) for name in names}
+        save_file({**tensors, **with_prefix("tables", narrow.stored())}, folder / _FILE)
 
     path = run.path.absolute()
     # Copies of what an address has held are called alike but for their ends
@@ -174,8 +184,12 @@ def map_weights(ranker: Ranker, folder: Path) -> None:
         _assign(ranker.network, stored, "network", take)
         if ranker.wide is not None:
             _assign(ranker.wide, stored, "wide", take)
-        for name, there in _named(tables.stored(), stored.part("tables").names(), stored.path):
-            tables.use(name, take(there))
+        held = tables.stored()
+        for name in sorted(held.keys() ^ set(stored.part("tables").names())):
+            has = "has no tensor" if name in held else "has a tensor, and the model none,"
+            raise ValueError(f"{stored.path}: the checkpoint {has} 'tables.{name}'")
+        for name in held:
+            tables.use(name, take(f"tables.{name}"))
     load_id_maps(ranker.tables, stored)
 
 
@@ -188,46 +202,9 @@ def _assign(
     module.load_state_dict(found, assign=True)
 
 
-def _named(held: Mapping[str, Tensor], there: list[str], path: Path) -> list[tuple[str, str]]:
-    """The tables' names, and those of their tensors; all have to be there, and no others."""
-    for name in sorted(held.keys() ^ set(there)):
-        has = "has no tensor" if name in held else "has a tensor, and the model none,"
-        raise ValueError(f"{path}: the checkpoint {has} 'tables.{name}'")
-    return [(name, f"tables.{name}") for name in held]
-
-
-def _write_narrow(
-    file: Path, stored: StoredTensors, tables: Iterable[TableSpec], precision: ScoringPrecision
-) -> None:
-    """Held in memory while it is written, which a process that scores with it would need too."""
-    narrow = ScoringEmbeddings(list(tables), [], precision)
-    fill_tables(narrow, stored)
-    rest = {name: stored.read(name) for name in stored.names() if not name.startswith("tables.")}
-    save_file({**rest, **with_prefix("tables", narrow.stored())}, file)
-
-
 def _identity(run: RunDirectory) -> str:
     """A text that differs where the best checkpoint does, at no cost."""
     step = CheckpointFolder(run.checkpoint).step("best")
     files = [run.config_file, *sorted(step.glob("model*")), step / "state.json"]
-    return json.dumps(
-        [
-            [path.name, found.st_size, found.st_mtime_ns, found.st_ino]
-            for path in files
-            for found in (path.stat(),)
-        ]
-    )
-
-
-def _bytes(
-    stored: StoredTensors, narrow: Mapping[str, TableSpec], precision: ScoringPrecision | None
-) -> int:
-    """The bytes of all weights, as they will lie in memory."""
-    total = 0
-    for name in stored.names():
-        shape, table = stored.shape(name), narrow.get(name.removeprefix("tables."))
-        if precision is not None and table is not None and name.startswith("tables."):
-            total += shape[0] * row_bytes(shape[1], precision)
-        else:
-            total += math.prod(shape) * stored.dtype(name).itemsize
-    return total
+    stats = [(path.name, path.stat()) for path in files]
+    return json.dumps([[name, s.st_size, s.st_mtime_ns, s.st_ino] for name, s in stats])

@@ -77,11 +77,15 @@ class RandomState:
             One line for the user where the run was on another kind of device, else None.
         """
         names = [name for name in ("random_state", "cuda_random_state") if name in training]
-        found = {name: _own_row(training, name) for name in names}
-        rows = {name: row for name, row in found.items() if row is not None}
-        if len(rows) == len(names):
-            return self.restore(rows)
-        self.seed(seed + rank())
+        shapes = [training.shape(name) for name in names]
+        if all(len(shape) == 2 and shape[0] == world_size() for shape in shapes):
+            own: dict[str, Tensor] = {}
+            for name, shape in zip(names, shapes, strict=True):
+                own[name] = torch.empty(shape[1], dtype=torch.uint8)
+                row = Shard(own[name][None], tuple(shape), (rank(), 0))
+                training.load({name: [row]}, all_names=False)
+            return self.restore(own)
+        self.seed(seed + rank())  # another number of ranks wrote them
         return self._note("cuda_random_state" in names)
 
     def restore(self, saved: Mapping[str, Tensor]) -> str | None:
@@ -108,16 +112,6 @@ def _global_states(device: torch.device) -> dict[str, Tensor]:
     if device.type == "cuda":
         states["cuda_random_state"] = torch.cuda.get_rng_state(device)
     return states
-
-
-def _own_row(training: StoredTensors, name: str) -> Tensor | None:
-    """None where another number of ranks wrote them."""
-    shape = training.shape(name)
-    if len(shape) != 2 or shape[0] != world_size():
-        return None
-    state = torch.empty(shape[1], dtype=torch.uint8)
-    training.load({name: [Shard(state[None], (shape[0], shape[1]), (rank(), 0))]}, all_names=False)
-    return state
 
 
 def flatten_optimizer(optimizer: torch.optim.Optimizer, network: nn.Module) -> dict[str, Tensor]:
