@@ -178,8 +178,12 @@ def _begun(
     out = same_on_all_ranks(config, asked.out, asked.flags())
     reporter = reporter if rank() == 0 else SilentReporter()
     leaves_young, warm_start = asked.leaves_young or asked.warm_start is not None, asked.warm_start
-    if asked.resume:
-        config, warm_start = _with_recorded(config, RunDirectory(out), warm_start)
+    if asked.resume:  # with what it began with
+        run = RunDirectory(out)
+        warm_start = from_first(lambda: WarmStart.recorded(run, asked.warm_start))
+        config = with_recorded_stages(config, run)
+        if (out / MARK).exists() and run.config_file.exists():
+            config = with_kept_targets(config, run.config())
     old = from_first(lambda: None if asked.numbered else claim.find(out, config, asked.resume))
     claim.begun = old and old.path
     config, earlier = _continued(config, old, warm_start, changed_data=asked.changed_data)
@@ -312,17 +316,6 @@ class _Begun:
             from_first(lambda: refuse_change(config, prepared.data, listed=True))
         state.restore_best(trainer.checkpoints.folder)
         claim.check()
-
-
-def _with_recorded(
-    config: RunConfig, run: RunDirectory, asked: WarmStart | None
-) -> tuple[RunConfig, WarmStart | None]:
-    """The config of a run to be resumed, and its warm start, with what it began with."""
-    warm_start = from_first(lambda: WarmStart.recorded(run, asked))
-    config = with_recorded_stages(config, run)
-    if (run.path / MARK).exists() and run.config_file.exists():
-        config = with_kept_targets(config, run.config())
-    return config, warm_start
 
 
 def _continued(

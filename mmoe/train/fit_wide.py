@@ -452,19 +452,15 @@ def _said(
     where = "validation"
     if judge is None or not judge.differ:
         judge, where = rows, "training"
-    logits_N = _beside_spare(model, judge.x).logits(judge.x)
+    # The matrix of training rows has columns of tasks behind
+    spare = judge.x.shape[1] - len(model.weights_C)  # type: ignore[index]  # untyped in SciPy
+    logits_N = Linear(np.pad(model.weights_C, (0, spare)), model.bias).logits(judge.x)
     if is_event:
         return f"{where} AUC {auc(judge.y_N, logits_N):.4f}"
     seen_N, labels_N = ((x_N if link is None else link.of(x_N)) for x_N in (logits_N, judge.y_N))
     errors_N = seen_N.astype(np.float64) - labels_N
     error = np.average(errors_N**2, weights=judge.weights_N) ** 0.5
     return f"{where} RMSE {error:.4g}"
-
-
-def _beside_spare(model: Linear, x: sparse.csr_array) -> Linear:
-    """Adds zeros for the columns of tasks, which the matrix of training rows has."""
-    columns = x.shape[1]  # type: ignore[index]  # untyped in SciPy
-    return Linear(np.pad(model.weights_C, (0, columns - len(model.weights_C))), model.bias)
 
 
 # A column whose deviation is a smaller part of its mean is a constant and what float32 rounds away

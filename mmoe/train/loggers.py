@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -132,11 +132,8 @@ class EventLog:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
-        try:
+        with self._named() if kind is None else suppress(OSError):
             self.file.close()
-        except OSError as failed:
-            if kind is None:
-                raise self._named(failed) from failed
 
     def losses(self, step: int, losses: Mapping[str, float], dropped: int | None = None) -> None:
         """Writes the training loss of each task, and picks that the capacity dropped."""
@@ -164,20 +161,21 @@ class EventLog:
 
     def _write(self, **fields: Any) -> None:
         event = self.events.Event(wall_time=time.time(), **fields)
-        try:
+        with self._named():
             self.records.write(event.SerializeToString())
-        except OSError as error:
-            raise self._named(error) from error
 
     def _flush(self) -> None:
         self.flushed = time.monotonic()
-        try:
+        with self._named():
             self.file.flush()
-        except OSError as error:
-            raise self._named(error) from error
 
-    def _named(self, error: OSError) -> OSError:
-        return OSError(f"{self.folder}: TensorBoard's events cannot be written: {error}")
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            what = f"{self.folder}: TensorBoard's events cannot be written"
+            raise OSError(f"{what}: {error}") from error
 
 
 _LONGEST_VALUE = 500  # characters of a parameter, which stores of any version take

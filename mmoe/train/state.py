@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from functools import cache
 from typing import Any, cast
 
 import torch
@@ -193,7 +192,6 @@ class TrainingState:
         return cut
 
 
-@cache
 def _stored_position() -> type[Stored]:
     """The shape of state.json: the fields of a position, by their types."""
     kinds: dict[str, Any] = {f.name: (f.type, ...) for f in fields(Position)}
