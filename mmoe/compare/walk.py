@@ -47,15 +47,8 @@ from mmoe.train.measure import metrics_of
 from mmoe.train.prepare import refuse_change
 
 
-def read_rows(config: RunConfig) -> ComparedRows:
-    """Reads, splits and encodes the rows that all models are compared on.
-
-    Args:
-        config: With absolute paths.
-
-    Raises:
-        ValueError: Anything is wrong with the data, or it is too large to be held in memory.
-    """
+def _read_rows(config: RunConfig) -> ComparedRows:
+    """Reads, splits and encodes the rows that all models are compared on, in memory."""
     if wants_stream(config):
         raise ValueError(
             f"{config.name}: compare holds all rows in memory, for logistic regression and trees, "
@@ -80,7 +73,7 @@ _FIT: Mapping[str, Callable[..., Any]] = MappingProxyType(
 _WIDE = "wide_part"
 
 
-def simple_models(config: RunConfig) -> Mapping[str, str]:
+def _simple_models(config: RunConfig) -> Mapping[str, str]:
     """Returns the simple models beside those of a config, and their titles.
 
     Where it has `model.wide`, and every trained task a linear model there, that part alone is one.
@@ -101,12 +94,8 @@ class _Facts(Stored):
     parameters: Count | None
 
 
-def trained_entry(folder: Path, config: RunConfig, rows: ComparedRows, inner: Reporter) -> Entry:
-    """Reads a finished run, or trains it, from where it was interrupted.
-
-    Raises:
-        ValueError: It cannot be trained, or a file of it is damaged.
-    """
+def _trained_entry(folder: Path, config: RunConfig, rows: ComparedRows, inner: Reporter) -> Entry:
+    """Reads a finished run, or trains it, from where it was interrupted."""
     run, kept = RunDirectory(folder), folder / _PREDICTIONS
     names = prediction_columns(config.tasks)
     if not (run.metrics_file.exists() and kept.exists()):
@@ -254,7 +243,7 @@ def _contestants_of(config: RunConfig, settings: ComparisonSettings) -> dict[str
     """The models, each with the config of every seed; nothing else differs."""
     if config.seed + settings.seeds > 2**32:
         raise ValueError(f"seed: {config.seed} leaves no room for {settings.seeds} seeds after it")
-    known = (*settings.models, *simple_models(config))
+    known = (*settings.models, *_simple_models(config))
     if settings.reference is not None and settings.reference not in known:
         raise ValueError(
             f"--reference: {settings.reference!r} does not take part; expected one of "
@@ -329,7 +318,7 @@ def compare_models(
     with FolderClaim("comparison", reporter.say) as claim:
         if not numbered:
             claim.go_on(out, resume=resume)
-        rows = read_rows(config)
+        rows = _read_rows(config)
         out = begin_planned(claim, out, config, rows.prepared.data, numbered=numbered)
         on_folder(out)
         models = _train_all(out, contestants, rows, reporter, claim)
@@ -348,7 +337,7 @@ def _train_all(
     claim: FolderClaim,
 ) -> list[Trained]:
     """Simple models first, then seed by seed: what is interrupted has every model early."""
-    prepared, entries, simple = rows.prepared, {}, simple_models(rows.config)
+    prepared, entries, simple = rows.prepared, {}, _simple_models(rows.config)
     reporter.say(
         f"{prepared.origin}: {len(prepared.train):,} rows to train on, "
         f"{len(prepared.validation):,} to validate, {len(prepared.test):,} to test"
@@ -367,7 +356,7 @@ def _train_all(
         for folder, config in runs:
             claim.check()
             inner = InnerReporter(tracker, folder, warn)
-            entries[folder] = trained_entry(out / folder, config, rows, inner)
+            entries[folder] = _trained_entry(out / folder, config, rows, inner)
             _say_done(rows, folder, entries[folder], reporter, tracker)
     models = []
     for name, configs in contestants.items():

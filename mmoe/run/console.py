@@ -199,7 +199,7 @@ class InnerReporter:
 
 
 # More would not be read: a line of progress has about 100 columns
-MOST_NAMED = 8
+_MOST_NAMED = 8
 
 
 def by_task(values: Mapping[str, float | None], name: str = "", separator: str = " ") -> str:
@@ -221,7 +221,7 @@ def by_task(values: Mapping[str, float | None], name: str = "", separator: str =
     """
     known = {task: value for task, value in values.items() if value is not None}
     named = f" {name}" if name else ""
-    if len(known) <= MOST_NAMED:
+    if len(known) <= _MOST_NAMED:
         return separator.join(f"{task}{named} {value:.4f}" for task, value in known.items())
     low, high = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
     mean = float(np.mean(list(known.values())))

@@ -356,12 +356,12 @@ class FolderClaim:
         Raises:
             ValueError: `out` holds something else, or another process writes into it.
         """
-        if not out.exists() or holds_nothing(out):
+        if not out.exists() or _holds_nothing(out):
             return False
         if not out.is_dir():
             raise ValueError(f"{out}: is a file; choose another --out, a folder")
         if not resume:
-            raise exists_already(out)
+            raise _exists_already(out)
         mark = FolderMark.read(out)
         if mark is None:
             raise self.foreign(out)
@@ -369,7 +369,7 @@ class FolderClaim:
             raise ValueError(f"{out}: is the folder of a {mark.kind}; choose another --out")
         self.hold(out)
         if self.mark is None:  # who held it took all away
-            if holds_nothing(out):
+            if _holds_nothing(out):
                 return False
             raise self.foreign(out)
         remove_stray_files(out)
@@ -456,23 +456,23 @@ class FolderClaim:
         path.parent.mkdir(parents=True, exist_ok=True)
         while True:
             made = _mkdir(path)
-            if not made and (new or not holds_nothing(path)):
-                raise exists_already(path)
+            if not made and (new or not _holds_nothing(path)):
+                raise _exists_already(path)
             try:
                 self.lock = FolderLock(path, self.say)
             except FileNotFoundError:  # one that failed there has taken it away
                 continue
             except FolderInUse:
-                raise exists_already(path) from None
+                raise _exists_already(path) from None
             except OSError:
                 if made:
                     with suppress(OSError):
                         path.rmdir()
                 raise
-            if holds_nothing(path):
+            if _holds_nothing(path):
                 return made
             self.release()  # another has been there in between
-            raise exists_already(path)
+            raise _exists_already(path)
 
 
 def remove_files(folder: Path, own: re.Pattern[str]) -> None:
@@ -499,7 +499,7 @@ def matching(folder: Path, named: re.Pattern[str]) -> list[Path]:
     return sorted(path for path in folder.iterdir() if named.fullmatch(path.name))
 
 
-def holds_nothing(folder: Path) -> bool:
+def _holds_nothing(folder: Path) -> bool:
     """Returns whether a folder is empty, but for the lock of a process that died at its start.
 
     False where it is no folder.
@@ -510,7 +510,7 @@ def holds_nothing(folder: Path) -> bool:
     return all(is_lock_file(path.name) or path.name in own for path in folder.iterdir())
 
 
-def exists_already(path: Path) -> FolderExists:
+def _exists_already(path: Path) -> FolderExists:
     """Makes the refusal of a folder that holds something, or of a link that leads to none."""
     if path.is_symlink() and not path.exists():
         return FolderExists(

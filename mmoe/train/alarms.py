@@ -56,7 +56,7 @@ from mmoe.train.measure import metrics_of
 
 # Rows that alarms look at: an AUC of 0.99 and shares of a percent are then known well enough, and
 # thirty columns take about a second
-MOST_ROWS = 100_000
+_MOST_ROWS = 100_000
 # Cells, so that a thousand columns take no longer
 _MOST_CELLS = 4_000_000
 _FEWEST_SAMPLED = 5_000
@@ -65,10 +65,10 @@ _SEED = 1  # of the hash: rows of the training, validation and test splits are d
 
 def _rows_to_look_at(columns: int) -> int:
     """Returns the size of a sample of so many columns."""
-    return int(np.clip(_MOST_CELLS // max(columns, 1), _FEWEST_SAMPLED, MOST_ROWS))
+    return int(np.clip(_MOST_CELLS // max(columns, 1), _FEWEST_SAMPLED, _MOST_ROWS))
 
 
-def sampled(first: int, count: int, total: int, most: int = MOST_ROWS) -> np.ndarray:
+def sampled(first: int, count: int, total: int, most: int = _MOST_ROWS) -> np.ndarray:
     """Returns which of `count` rows from number `first` on are in the sample, bool.
 
     Args:
@@ -90,7 +90,7 @@ def sampled(first: int, count: int, total: int, most: int = MOST_ROWS) -> np.nda
 class _SampledRows:
     """Sampled rows of a split, taken out of its chunks as they pass, from number `first` on."""
 
-    def __init__(self, total: int, first: int = 0, most: int = MOST_ROWS) -> None:
+    def __init__(self, total: int, first: int = 0, most: int = _MOST_ROWS) -> None:
         self.total, self.next, self.most = total, first, most
         self._chunks: list[EncodedData] = []
 

@@ -185,7 +185,7 @@ def installed_versions() -> dict[str, str]:
     return found
 
 
-PLAN = "plan.json"
+_PLAN = "plan.json"
 
 
 class _Plan(Stored):
@@ -373,19 +373,19 @@ def begin_planned(
     """
     if claim.lock is None:
         out = claim.create(out, numbered=numbered)
-    if (out / PLAN).exists():
+    if (out / _PLAN).exists():
         _check_plan(out, config, data)
     else:
         plan = {"config": config.model_dump(mode="json"), "data": data.model_dump(mode="json")}
-        write_json(out / PLAN, plan)
+        write_json(out / _PLAN, plan)
     claim.begun = out
     return out
 
 
 def _check_plan(out: Path, config: RunConfig, data: DataPrint) -> None:
-    old = read_model(out / PLAN, _Plan, "choose another --out")
+    old = read_model(out / _PLAN, _Plan, "choose another --out")
     # Read as any run's config: what it names is not imported
-    begun = config_from_dict(old.config, f"{out / PLAN}: config", of_run=True)
+    begun = config_from_dict(old.config, f"{out / _PLAN}: config", of_run=True)
     difference = first_difference(begun.model_dump(mode="json"), config.model_dump(mode="json"))
     if difference:
         raise ValueError(

@@ -500,7 +500,7 @@ def _of_all_ranks(
         read += [x for batch in batches for x in (batch.dense_BF, batch.request_dense_QF)]
         if not all(map(len, batches)):
             read += ranker.network.parameters()  # a rank without rows would not notice
-        wrong = [not_finite(x.detach()) for x in read if x is not None and x.numel()]
+        wrong = [_not_finite(x.detach()) for x in read if x is not None and x.numel()]
         rows = torch.tensor(rows_N, dtype=torch.float64, device=whole_T.device)
         wrong_1 = torch.stack([rows.new_zeros(()).bool(), *wrong]).sum().view(1).to(rows)
         sums = ranks.add_up(torch.cat([whole_T.double(), rows, wrong_1]))
@@ -584,14 +584,10 @@ def _by_feature(tensors: Sequence[Tensor], counts: Sequence[list[int]]) -> Tenso
     return torch.cat(ordered) if ordered else tensors[0]  # no feature has ids
 
 
-def not_finite(x: Tensor) -> Tensor:
+def _not_finite(x: Tensor) -> Tensor:
     """Returns a bool scalar: is a number of `x` NaN or infinite?
 
     One pass, where `isfinite` takes three; nothing is read on the host.
-
-    Example:
-        >>> not_finite(torch.tensor([1.0, torch.nan]))
-        tensor(True)
     """
     return ~torch.stack(torch.aminmax(x)).isfinite().all()
 

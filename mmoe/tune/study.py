@@ -168,7 +168,7 @@ def _get(raw: Mapping[str, Any], key: str) -> Any:
     return found
 
 
-JOURNAL = "trials.journal"
+_JOURNAL = "trials.journal"
 _NAME, _OUTCOME, _SPACE = "mmoe", "outcome", "space"
 # Of the trials that have come as far, about one in so many goes on: after a ninth of the epochs
 # (one at least), after three times as many, and so on
@@ -212,7 +212,7 @@ class Study:
     def __init__(self, folder: Path, space: Sequence[Dimension], config: RunConfig) -> None:
         self.space, training, seed = space, config.training, config.seed
         optuna = self.optuna = import_optuna()
-        path = folder / JOURNAL
+        path = folder / _JOURNAL
         try:
             journal = import_module("optuna.storages.journal")
             storage = optuna.storages.JournalStorage(journal.JournalFileBackend(str(path)))

@@ -170,7 +170,7 @@ _SHAPING = (
     *("num_experts", "request_experts", "experts", "expert", "interaction", "bias.hidden"),
 )
 
-Difference = tuple[str, object, object]  # a key, its value there, its value here
+_Difference = tuple[str, object, object]  # a key, its value there, its value here
 
 
 @dataclass(frozen=True)
@@ -292,7 +292,7 @@ def model_difference(there: RunConfig, here: RunConfig) -> str:
     return ""
 
 
-def differences(there: RunConfig, here: RunConfig) -> Iterator[Difference]:
+def differences(there: RunConfig, here: RunConfig) -> Iterator[_Difference]:
     """Lists settings by which weights would mean something else than in the earlier run.
 
     Features may come and go, and so may tables. `columns` of a cross must stay, since a renamed
