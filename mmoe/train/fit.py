@@ -63,7 +63,7 @@ from mmoe.train.prepare import (
     refuse_change,
 )
 from mmoe.train.ranks_report import say_plan
-from mmoe.train.run_data import ResumedData, RunData, RunMaturity, changed_since, describe_continued
+from mmoe.train.run_data import ResumedData, RunData, RunMaturity, describe_continued
 from mmoe.train.stages import with_recorded_stages, with_stages
 from mmoe.train.state import Position, TrainingState
 from mmoe.train.warm_start import EarlierRun, WarmStart, WarmStartReport, transfer
@@ -398,7 +398,8 @@ def _evaluate(
             **say_alarms(alarms, reporter),
             **domain_metrics(config, prepared.encoder.domains, predictions_NP, labels, oracle),
         }
-        if changes := changed_since(run):
+        remembered = RunData.read(run)
+        if remembered is not None and (changes := remembered.changes()):
             metrics["data_changed"] = changes
         if on_test is not None:
             # Without those with the display as logged, which stand behind

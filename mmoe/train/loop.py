@@ -22,7 +22,7 @@ from mmoe.run import Reporter, RunDirectory, Tracker, write_json
 from mmoe.run.console import by_task
 from mmoe.train.cuda import network_pass, on_device
 from mmoe.train.evaluate import validated
-from mmoe.train.loggers import Loggers
+from mmoe.train.loggers import EventLog, MlflowLog, open_loggers
 from mmoe.train.measure import losses_of_mean
 from mmoe.train.prepare import PreparedData
 from mmoe.train.profiling import INPUT, PAUSE, TrainingProfile, part
@@ -92,6 +92,7 @@ class Trainer:
         )
         self.of_mean = losses_of_mean(config, data.encoder.labels)
         self.program: StepProgram | None = None
+        self.loggers: list[EventLog | MlflowLog] = []  # of the first rank
         self.profile = self._new_profile() if profile and rank() == 0 else None
 
     def _new_profile(self) -> TrainingProfile | None:
@@ -113,16 +114,19 @@ class Trainer:
         """Trains until the last epoch, or until the monitored metric stops improving."""
         position, training = self.state.position, self.config.training
         asked_to_stop = False
-        logged = self.run if rank() == 0 else None
-        loggers = Loggers(self.config, logged, position.step, self.reporter.say)
-        # Left when the last checkpoint is written
-        with loggers as events, self.checkpoints:
+        with ExitStack() as stack:  # left when the last checkpoint is written
+            if rank() == 0:
+                say = self.reporter.say
+                self.loggers = open_loggers(self.config, self.run, position.step, say)
+            for logger in self.loggers:
+                stack.enter_context(logger)
+            stack.enter_context(self.checkpoints)
             self._say_watched()
             self._judge_start()
             while not position.finished:
-                self._epoch(events)
+                self._epoch()
                 with part(PAUSE):
-                    self._close_epoch(events)
+                    self._close_epoch()
                     exploded = "exploded" in position.history[-1]
                     without = position.epochs_without_gain
                     stop = exploded or without >= self._waits()
@@ -222,7 +226,7 @@ class Trainer:
             held["start"] = entries[0]
         return held
 
-    def _epoch(self, events: Loggers) -> None:
+    def _epoch(self) -> None:
         position = self.state.position
         if position.batch == 0:
             position.loss_sums = [0.0] * len(self.config.tasks)
@@ -246,12 +250,12 @@ class Trainer:
             # Closed, whatever happens, so that nothing reads on in the background
             batches = stack.enter_context(closing(self._batches()))
             steps = stack.enter_context(closing(self.program.run(self._taken(batches))))
-            while self._step(steps, tracker, events, start):
+            while self._step(steps, tracker, start):
                 if every and position.step % every == 0 and position.batch < self.batches_per_epoch:
                     self._save(best=position.best_value is None)
                 start = time.perf_counter()
 
-    def _step(self, steps: Iterator[Step], tracker: Tracker, events: Loggers, start: float) -> bool:
+    def _step(self, steps: Iterator[Step], tracker: Tracker, start: float) -> bool:
         """Trains on the next batches and says so; False where there are none."""
         position = self.state.position
         with nullcontext() if self.profile is None else self.profile.step():
@@ -269,7 +273,8 @@ class Trainer:
             for t, (loss, rows) in enumerate(zip(result.losses, result.rows, strict=True)):
                 position.loss_sums[t] += loss * rows
                 position.loss_rows[t] += rows
-            events.losses(position.step, self._named(result.losses), result.dropped)
+            for logger in self.loggers:
+                logger.losses(position.step, self._named(result.losses), result.dropped)
             tracker.advance(step_rows, _note(self._mean_losses()))
             seconds = time.perf_counter() - start
             position.epoch_seconds += seconds
@@ -294,7 +299,7 @@ class Trainer:
         batches = self.data.train.epoch_batches(seed, position.epoch, size, position.batch, share)
         return on_device(batches, self.state.ranker.device)
 
-    def _close_epoch(self, events: Loggers) -> None:
+    def _close_epoch(self) -> None:
         """Validates and writes the epoch into the history."""
         position = self.state.position
         sent = self.communication.end(position.step - self.first_step)
@@ -338,7 +343,8 @@ class Trainer:
         if self.ids is not None:
             entry["ids"] = self.ids.summary()
         position.history.append(entry)
-        events.epoch(position.step, metrics, rate)
+        for logger in self.loggers:
+            logger.epoch(position.step, metrics, rate)
         self._say_epoch(entry, notes if position.epoch == 1 else [])
 
     def _validate(self) -> tuple[dict[str, dict[str, Any]], list[str]]:

@@ -165,12 +165,6 @@ class ResumedData:
             from_first(lambda: update.save(run))
 
 
-def changed_since(run: RunDirectory) -> list[str]:
-    """Returns what had changed when a run was resumed, as metrics.json says it."""
-    remembered = RunData.read(run)
-    return [] if remembered is None else remembered.changes()
-
-
 def _goes_by_number(config: RunConfig) -> bool:
     """Returns whether a row's split depends on the rows before it, or on their number."""
     return config.data.split.by in ("random", "time") or config.data.source not in (

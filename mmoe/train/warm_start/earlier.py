@@ -261,10 +261,14 @@ class EarlierRun:
 
     def _same(self, key: str, there: object, here: object) -> None:
         if there != here:
-            raise ValueError(
-                f"--warm-start {self.path}: {key} is {there!r} there and {here!r} here; keep it "
-                f"as it was{_or_rename(key)}, or train without --warm-start"
-            )
+            mend = f"; keep it as it was{_or_rename(key)}, or train without --warm-start"
+            raise self.other(key, there, here, mend)
+
+    def other(self, key: str, there: object, here: object, mend: str) -> ValueError:
+        """Makes the refusal of a key that has another value here; `mend` ends the sentence."""
+        return ValueError(
+            f"--warm-start {self.path}: {key} is {there!r} there and {here!r} here{mend}"
+        )
 
 
 def _at(config: RunConfig, key: str) -> Any:
