@@ -118,9 +118,10 @@ def unused_settings(parallel: ParallelConfig, network: nn.Module) -> list[str]:
         said = ", ".join(f"parallel.{key}" for key in asked)
         why = "for spread experts; here every rank has all of them, so nothing changes by it"
         return [f"{said}: {why} (parallel.experts: spread)"] if asked else []
-    said = []
-    idle = max(dispatcher.placement.experts.count(()) for dispatcher in dispatchers)
-    if parallel.slices == "auto" and idle:
+    said, idle = [], 0
+    if parallel.slices == "auto":
+        idle = max(dispatcher.placement.experts.count(()) for dispatcher in dispatchers)
+    if idle:
         said.append(
             f"parallel.slices: auto cuts experts of kind mlp with two widths, no norm and "
             f"output_activation: none; others are whole here, so {idle} rank(s) compute none"

@@ -27,7 +27,7 @@ from torch.profiler import record_function
 
 from mmoe.config import RunConfig
 from mmoe.datasets import Batch
-from mmoe.embeddings import Lookups
+from mmoe.embeddings import EmbeddingBackend, Lookups
 from mmoe.errors import WHAT_TO_CHANGE, Diverged, NotFinite
 from mmoe.mixture import SigmoidGate
 from mmoe.mixture.gates.sigmoid import biased_gates, gate_loads
@@ -354,7 +354,7 @@ class StepProgram:
             state.optimizer.zero_grad()
             for gate in self._biased_gates:
                 gate.update_bias()
-            ranker.tables.step()
+            self._tables.step()
             if state.average is not None:
                 state.average.update_parameters(ranker.network)
 
@@ -370,7 +370,11 @@ class StepProgram:
         factor = learning_rate_factor(optimizer, state.position.step, self.total_steps)
         for group in state.optimizer.param_groups:
             group["lr"] = optimizer.learning_rate * factor
-        state.ranker.tables.scale_learning_rates(factor)
+        self._tables.scale_learning_rates(factor)
+
+    @cached_property
+    def _tables(self) -> EmbeddingBackend:
+        return self.state.ranker.tables
 
     @cached_property
     def _losses(self) -> TaskLosses:

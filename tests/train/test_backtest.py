@@ -212,7 +212,7 @@ def test_resume_takes_no_folder_of_something_else(config, tmp_path):
     settings, out = BacktestSettings(column="day", days=1), tmp_path / "out"
     out.mkdir()
     (out / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"out: holds no backtest to continue \(there is no plan"):
+    with pytest.raises(ValueError, match=r"out: holds no backtest .*there is no mmoe.json"):
         backtest(config(), out, settings, resume=True)
     with pytest.raises(ValueError, match=r"notes.txt: is a file; choose another --out"):
         backtest(config(), out / "notes.txt", settings, resume=True)
