@@ -252,13 +252,17 @@ class _Begun:
         stored = old and CheckpointFolder(old.checkpoint).tensors("latest", "model")
         state = training_state(config, prepared, self.place, stored=stored)
         state.frozen.say(reporter)
-        report = None
-        if old is None:
-            report = begin(self.earlier, self.asked.warm_start, state, config, prepared, reporter)
+        if old is not None:
+            note = state.restore(CheckpointFolder(old.checkpoint), seed=config.seed)
+            if state.position.step:  # a run with weights of its own has stopped at none
+                reporter.say(f"resuming after step {state.position.step} of {old.path}")
+            if note is not None:
+                reporter.say(note)
+            self.resumed.take_in(state.position)
+            return old, state
+        report = begin(self.earlier, self.asked.warm_start, state, config, prepared, reporter)
         numbered, out = self.asked.numbered, self.asked.out
-        run = old or from_first(
-            lambda: claim.start(config, prepared, out, report, numbered=numbered)
-        )
+        run = from_first(lambda: claim.start(config, prepared, out, report, numbered=numbered))
         claim.begun = run.path
         try:
             all_see(run)
@@ -270,13 +274,6 @@ class _Begun:
             line = None if remembered is None else describe_continued(remembered, config)
             if line is not None:
                 reporter.say(line)
-        if old is not None:
-            note = state.restore(CheckpointFolder(run.checkpoint), seed=config.seed)
-            if state.position.step:  # a run with weights of its own has stopped at none
-                reporter.say(f"resuming after step {state.position.step} of {run.path}")
-            if note is not None:
-                reporter.say(note)
-            self.resumed.take_in(state.position)
         return run, state
 
     def train(
@@ -293,15 +290,9 @@ class _Begun:
         if prepared.streamed:  # a run that is resumed does not read for its encoder again
             learn_columns(run, config, prepared.encoder, prepared.sample, prepared.repeats)
         say_plan(state.ranker, config.parallel, run, reporter)
+        check = claim.check
         trainer = Trainer(
-            config,
-            state,
-            prepared,
-            run,
-            reporter,
-            profile=profile,
-            check=claim.check,
-            on_epoch=on_epoch,
+            config, state, prepared, run, reporter, profile=profile, check=check, on_epoch=on_epoch
         )
         try:
             trainer.fit()
