@@ -48,8 +48,8 @@ class Length(NamedTuple):
 
 
 BUDGETS = {
-    "step, dense": Length(25, 117, 58),
-    "step, top_k": Length(27, 148, 86),  # of which rows permuted on the CPU, and back, are two
+    "step, dense": Length(24, 115, 57),
+    "step, top_k": Length(26, 146, 85),  # of which rows permuted on the CPU, and back, are two
     "mixture, dense": Length(9, 40, 22),
     "mixture, top_k": Length(13, 68, 43),
     "score_files": Length(91, 740, None),  # batch.py too, where alone arrays become tensors
