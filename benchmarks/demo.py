@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.racing.harness import last_line, new_table, show
+from mmoe.compare.baselines import logistic_regression
 from mmoe.config import RunConfig
 from mmoe.datasets.recipes import load_recipe
 from mmoe.datasets.rows.locations import visible_columns
@@ -25,7 +26,6 @@ from mmoe.run import RunDirectory
 from mmoe.run.console import ConsoleReporter
 from mmoe.score import score_files
 from mmoe.train import train_run
-from mmoe.train.baselines import logistic_regression
 
 
 def main() -> None:

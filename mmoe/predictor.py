@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from mmoe.checkpoint import CheckpointFolder, load_weights
-from mmoe.checkpoint.mapped import map_weights, weights_of_host
+from mmoe.checkpoint.plain_file import map_weights, weights_of_host
 from mmoe.checkpoint.weights import SizeLimit, check_tables, trained_precisions
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision, prediction_columns
 from mmoe.config.tasks import further_columns

@@ -123,7 +123,7 @@ def end(request: dict[str, Any]) -> NoReturn:
 def main() -> None:
     """Imports, then serves."""
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
-    import mmoe.checkpoint.unshard
+    import mmoe.checkpoint.plain_file
     import mmoe.cli
     import mmoe.cli.commands
     import mmoe.datasets.features

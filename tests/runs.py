@@ -10,7 +10,7 @@ from mmoe.run import RunDirectory
 from mmoe.run.console import SilentReporter
 from mmoe.score import load_predictor
 from mmoe.tasks.masked_loss import TaskLosses
-from mmoe.train.step import Step, backward, forward
+from mmoe.train.step import ONE_PROCESS, Step, StepProgram, backward, forward
 
 
 class Listens(SilentReporter):
@@ -68,3 +68,8 @@ def one_step(ranker, batches, config):
     ranker.tables.step()
     found = {name: weight.grad for name, weight in ranker.network.named_parameters()}
     return losses, found | ranker.tables.table_weights()
+
+
+def train_step(state, batches, config, total_steps, ranks=ONE_PROCESS):
+    """Trains on one step of `batches`; returns the losses over all ranks' rows."""
+    return StepProgram(state, config, total_steps, ranks).train(Step.of(batches)).found

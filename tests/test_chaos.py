@@ -129,8 +129,8 @@ def test_runs_that_differ_are_told_apart(space, tmp_path):
     content[-1] ^= 1
     weights.write_bytes(content)
     assert "model.safetensors" in str(first_difference(one, two))
-    (two / "checkpoint" / ".index.1.tmp").touch()
-    assert leftovers(two) == ["checkpoint/.index.1.tmp"]
+    (two / "checkpoint" / ".index.json.1.tmp").touch()
+    assert leftovers(two) == ["checkpoint/.index.json.1.tmp"]
 
 
 def _spoilt(monkeypatch, case, spoil):

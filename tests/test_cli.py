@@ -261,7 +261,7 @@ def test_too_little_memory(error, says, mmoe, config, log, tmp_path, monkeypatch
     def fails(*_, **__):
         raise error
 
-    monkeypatch.setattr("mmoe.train.begin.build_ranker", fails)
+    monkeypatch.setattr("mmoe.train.fit.build_ranker", fails)
     _refused(mmoe("train", config, "--data", log, "--out", tmp_path / "run", "--quiet"), says)
     assert not (tmp_path / "run").exists()
 
@@ -284,7 +284,7 @@ def test_other_errors_of_the_interpreter_stay_what_they_are(mmoe, config, log, m
     def fails(*_, **__):
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr("mmoe.train.begin.build_ranker", fails)
+    monkeypatch.setattr("mmoe.train.fit.build_ranker", fails)
     with pytest.raises(RuntimeError, match="a fault of ours"):
         mmoe("train", config, "--data", log, "--quiet")
 

@@ -26,10 +26,10 @@ import mmoe.train
 from benchmarks.first_try.judge import Metric, Verdict, judged
 from benchmarks.first_try.logs import INTERACTING, Kinds, Log, hashes, zipf
 from benchmarks.first_try.rivals import Columns, Rival, frame_of, rivals, seconds_of_trees
+from mmoe.compare.baselines import boosted_trees, logistic_regression
 from mmoe.config import RunConfig, load_config
 from mmoe.datasets import encode_labels, load_recipe, load_splits, split_table
 from mmoe.datasets.labels.expressions import columns_of
-from mmoe.train.baselines import boosted_trees, logistic_regression
 
 # The untouched config: `mmoe init`, `mmoe train`, `mmoe score`, without a look at the file
 

@@ -22,7 +22,7 @@ from mmoe.parallel.launch.process_group import ensure_process_group
 from mmoe.train import PreparedData, prepare
 from mmoe.train.optim import build_optimizer
 from mmoe.train.state import Position, TrainingState
-from mmoe.train.step import train_step
+from mmoe.train.step import Step, StepProgram
 
 # Contestants of the layer's races, and whether they compute the same thing
 
@@ -460,11 +460,11 @@ def _config(num_experts: int, k: int | None, *, quick: bool) -> RunConfig:
 
 def _train(config: RunConfig, state: TrainingState, data: PreparedData, clock: Clock) -> None:
     training = config.training
-    steps_per_epoch = -(-len(data.train) // training.batch_size)
+    steps = -(-len(data.train) // training.batch_size) * training.epochs
     state.ranker.train()
     for epoch in range(training.epochs):
         for batch in data.train.epoch_batches(config.seed, epoch, training.batch_size):
-            train_step(state, [batch], config, steps_per_epoch * training.epochs)
+            StepProgram(state, config, steps).train(Step.of([batch]))
             state.position.step += 1
         clock.say(f"trained gates of {config.model.num_experts} experts: epoch {epoch + 1}")
 

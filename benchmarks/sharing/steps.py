@@ -48,12 +48,12 @@ from mmoe.models.network import NetworkOutput
 from mmoe.models.ranker import Ranker
 from mmoe.parallel import ensure_process_group, training_group
 from mmoe.predictor import Predictor
-from mmoe.run.allocator import keep_freed_memory
-from mmoe.train.begin import training_state
+from mmoe.run.memory import keep_freed_memory
+from mmoe.train.fit import training_state
 from mmoe.train.optim import build_average, build_optimizer
 from mmoe.train.prepare import PreparedData, prepare
 from mmoe.train.state import Position, TrainingState
-from mmoe.train.step import train_step
+from mmoe.train.step import Step, StepProgram
 
 # What every race gets
 
@@ -208,7 +208,7 @@ def _request_steps(log: RequestLog, data: EncodedData) -> Callable[[], None]:
     batches = cycle(log.batches(data))
 
     def step() -> None:
-        train_step(state, [next(batches)], log.config, 1_000)
+        StepProgram(state, log.config, 1_000).train(Step.of([next(batches)]))
 
     return step
 
@@ -276,7 +276,7 @@ class Steps:
         batches = self._batches()
 
         def step() -> None:
-            train_step(state, [next(batches)], self.config, STEPS)
+            StepProgram(state, self.config, STEPS).train(Step.of([next(batches)]))
 
         return step
 

@@ -19,15 +19,15 @@ from torch import Tensor
 from mmoe.config import Stored
 from mmoe.parallel import Shard
 from mmoe.parallel.sharded_tensors import TensorMap, local_shards
-from mmoe.run import RunDirectory, read_json, write_json
+from mmoe.run import RunDirectory, read_json, write_json, write_text
 from mmoe.run.atomic_files import flush
 from mmoe.run.folder_claim import (
     STEP_FILE,
     STEP_FOLDER,
     STEP_NAME,
-    STRAY_POINTER,
     matching,
     remove_files,
+    remove_stray_files,
 )
 
 T = TypeVar("T")
@@ -141,10 +141,7 @@ class CheckpointFolder:
             "best": name if best else index.get("best", name),
             "kept": [*kept, name][-keep:],
         }
-        pointer = self.path / f".index.{os.getpid()}.tmp"
-        pointer.write_text(json.dumps(index), encoding="utf-8")
-        flush(pointer)
-        pointer.replace(self.path / "index.json")
+        write_text(self.path / "index.json", json.dumps(index))
         # Last: until then index.json named the steps before
         self._remove_all_but(_named(index))
 
@@ -180,8 +177,7 @@ class CheckpointFolder:
         for path in matching(self.path, STEP_FOLDER):
             if path.name not in keep:
                 remove_files(path, STEP_FILE)
-        for path in matching(self.path, STRAY_POINTER):  # of a process that died before its move
-            path.unlink(missing_ok=True)
+        remove_stray_files(self.path)  # of a process that died before its move
 
 
 def _is_best(state: Mapping[str, Any], best_value: float | None) -> bool:
@@ -320,6 +316,28 @@ class StoredTensors:
         tensors = {n: torch.empty(self.shape(n), dtype=self.dtype(n)) for n in self.names()}
         self.load(tensors)
         return tensors
+
+    def blocks(
+        self, name: str, rows: range | None = None, dtype: torch.dtype | None = None
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Yields a tensor some rows at a time, each part with the number of its first row.
+
+        Args:
+            name: Its name; a number without dimensions is one part.
+            rows: Only these; None: all.
+            dtype: To convert to; None: as it was written.
+        """
+        shape, dtype = self.shape(name), dtype or self.dtype(name)
+        if not shape:
+            yield 0, self.read(name)
+            return
+        wanted = range(shape[0]) if rows is None else rows
+        height = max(_BLOCK_BYTES // max(dtype.itemsize * math.prod(shape[1:]), 1), 1)
+        for start in wanted[::height]:
+            block = torch.empty((min(height, wanted.stop - start), *shape[1:]), dtype=dtype)
+            shard = Shard(block, shape, (start, *[0] * len(shape[1:])))
+            self.load({name: [shard]}, all_names=False)
+            yield start, block
 
     def load(self, targets: TensorMap, *, all_names: bool = True) -> None:
         """Fills tensors, or this rank's shards of them, in place.

@@ -39,11 +39,13 @@ def load_weights(
         ValueError: A name is missing on one side, or a shape differs.
     """
     load_network(ranker.network, model.part("network"), layout)
-    load_wide(ranker, model)
+    if ranker.wide is not None:
+        model.part("wide").load(ranker.wide.state_dict())
     tables = scoring_embeddings(ranker.embeddings)
     if tables is None:
-        tables_there = model.part("tables")
-        tables_there.load(ranker.tables.table_shards(), all_names=world_size() == 1)
+        # A rank of several may hold no row of a table, and then has none of its names
+        one = world_size() == 1
+        model.part("tables").load(ranker.tables.table_shards(), all_names=one)
     else:
         fill_tables(tables, model)
     load_id_maps(ranker.tables, model)
@@ -64,12 +66,6 @@ def load_network(
     """
     # A rank without experts does not know the names of their tensors
     stored.load(cut_all(network.state_dict(), layout or {}), all_names=world_size() == 1)
-
-
-def load_wide(ranker: Ranker, model: StoredTensors) -> None:
-    """Copies the wide part of `model` into a ranker that has one."""
-    if ranker.wide is not None:
-        model.part("wide").load(ranker.wide.state_dict())
 
 
 def load_id_maps(embeddings: EmbeddingBackend, model: StoredTensors) -> None:
@@ -106,20 +102,12 @@ def _check_shapes(shapes: Mapping[str, tuple[int, int]], model: StoredTensors) -
     model.part("tables").check(empty)
 
 
-# fp32 numbers of a table held beside it while it is filled (64 MiB)
-_BLOCK = 2**24
-
-
 def fill_tables(tables: ScoringEmbeddings, model: StoredTensors) -> None:
     """Fills tables block by block, so that none is ever held twice, nor wider than it is to be."""
     _check_shapes(tables.shapes, model)
-    for name, (rows, dim) in tables.shapes.items():
-        held = tables.held[name]
-        height = max(_BLOCK // dim, 1)
-        for start in range(held.start, held.stop, height):
-            block_HD = torch.empty(min(height, held.stop - start), dim)
-            block = Shard(block_HD, (rows, dim), (start, 0))
-            model.part("tables").load({name: [block]}, all_names=False)
+    stored = model.part("tables")
+    for name in tables.shapes:
+        for start, block_HD in stored.blocks(name, tables.held[name], torch.float32):
             tables.fill(name, start, block_HD)
 
 

@@ -283,7 +283,7 @@ def unshard(
     quiet: Quiet = False,
 ) -> None:
     """Write a run's weights as one safetensors file, whatever ranks wrote them."""
-    from mmoe.checkpoint.unshard import unshard as join
+    from mmoe.checkpoint.plain_file import unshard as join
     from mmoe.run import open_run
 
     run = open_run(run_dir, which=which)
@@ -450,7 +450,7 @@ def doctor() -> None:
 
 def _print_metrics(metrics: dict[str, Any], title: str = "test split") -> None:
     """Metrics as a table on standard output."""
-    from mmoe.run.metrics_table import metrics_table, over_wide_table
+    from mmoe.run.console import metrics_table, over_wide_table
 
     print_table(metrics_table(metrics, title))
     if "over_wide" in metrics:

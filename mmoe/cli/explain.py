@@ -117,7 +117,7 @@ def prune(
     import_modules(import_ or [])
     from mmoe.explain import prune_run
     from mmoe.run import open_run
-    from mmoe.run.metrics_table import metrics_table
+    from mmoe.run.console import metrics_table
 
     parts = [part.strip() for part in experts.split(",") if part.strip()]
     if not parts or not all(part.isdecimal() for part in parts):

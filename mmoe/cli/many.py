@@ -65,7 +65,7 @@ def backtest(
         resume = resumes(place.path, resume, "folder of the backtest", changed_data=changed_data)
         config = config_of_command(recipe_or_config, set_, import_)
         config, data = at_as_of(config, data, as_of)
-        from mmoe.run.metrics_table import backtest_table
+        from mmoe.run.console import backtest_table
         from mmoe.train.backtest import BacktestSettings
         from mmoe.train.backtest import backtest as walk
 

@@ -31,7 +31,7 @@ def print_table(table: Any) -> None:
 
 def print_grids(grids: Iterable[Any]) -> None:
     """Prints tables of a page (`mmoe.report.tables.Grid`), an empty line behind each."""
-    from mmoe.run.metrics_table import plain_table
+    from mmoe.run.console import plain_table
 
     for grid in grids:
         print_table(plain_table(grid.headings, grid.rows, grid.title))

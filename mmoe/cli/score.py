@@ -168,7 +168,7 @@ def score(
 
 def summary_table(summary: Any) -> Any:
     """Makes a table of a `Summary`: scores, then the columns that differ most from training."""
-    from mmoe.run.metrics_table import plain_table
+    from mmoe.run.console import plain_table
 
     titles, rows = ("mean (test split)", *_PERCENTILES, "NaN"), []
     for name, figures in summary.scores.items():

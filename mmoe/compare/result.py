@@ -6,11 +6,50 @@ from typing import Any
 
 import numpy as np
 
-from mmoe.compare.entries import ComparedRows, Entry
 from mmoe.config import RunConfig
+from mmoe.datasets import EncodedLabels, Splits
 from mmoe.metrics import Difference, kind_of, paired_difference
 from mmoe.metrics.intervals import r_squared, row_terms
+from mmoe.train import PreparedData
 from mmoe.train.measure import metrics_of, rows_that_count
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedRows:
+    """Splits as tables, for simple models, and encoded."""
+
+    config: RunConfig
+    splits: Splits
+    prepared: PreparedData
+
+    @property
+    def test_labels(self) -> EncodedLabels:
+        """Labels of the test rows."""
+        held = self.prepared.test.held
+        assert held is not None and held.labels is not None, "rows in memory carry labels"
+        return held.labels
+
+    def shared(self, config: RunConfig) -> PreparedData | None:
+        """Returns the encoded rows for a model's run; None: its labels differ (ESMM)."""
+        return self.prepared if config.trained_tasks == self.config.trained_tasks else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """Result of one training.
+
+    Attributes:
+        predictions_NP: float64, of the test rows.
+        parameters: Weights, tables included; None: it has none (trees).
+        seconds: That training took.
+        rows_per_second: In training; None: there are no epochs.
+    """
+
+    predictions_NP: np.ndarray
+    parameters: int | None
+    seconds: float
+    rows_per_second: float | None
+
 
 # What the interval is, as compare.json and the page say it
 MEANING = (
@@ -28,7 +67,7 @@ _IN_MEANS: Mapping[str, str] = {"rmse": "r2"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measure:
+class _Measure:
     """One number of each model.
 
     Attributes:
@@ -59,10 +98,10 @@ class Measure:
         return {"key": self.key, **asdict(self), "tasks": len(self.tasks)}
 
 
-def _measures_of(config: RunConfig) -> list[Measure]:
+def _measures_of(config: RunConfig) -> list[_Measure]:
     """The measures of every task, then means over two tasks or more."""
-    measures: list[Measure] = []
-    in_means: dict[str, list[tuple[int, Measure]]] = {}
+    measures: list[_Measure] = []
+    in_means: dict[str, list[tuple[int, _Measure]]] = {}
     for t, task in enumerate(config.tasks):
         own = _of_task(task.name, task.kind, t)
         measures += own
@@ -78,10 +117,10 @@ def _measures_of(config: RunConfig) -> list[Measure]:
     return measures
 
 
-def _of_task(name: str, kind_name: str, t: int) -> list[Measure]:
+def _of_task(name: str, kind_name: str, t: int) -> list[_Measure]:
     kind = kind_of(kind_name)
     column = kind.column(kind.headline)
-    headline = Measure(
+    headline = _Measure(
         task=name,
         metric=kind.headline,
         heading=column.heading,
@@ -97,12 +136,12 @@ def _of_task(name: str, kind_name: str, t: int) -> list[Measure]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class _Judged:
     """A model's values, seed by seed, and its row terms, averaged over the seeds.
 
     Attributes:
-        values: Measure's key → float64 [S]; None: it cannot be computed.
-        terms: Measure's key → float64 [N] of all test rows, 0 where a row does not count; None:
+        values: A measure's key → float64 [S]; None: it cannot be computed.
+        terms: A measure's key → float64 [N] of all test rows, 0 where a row does not count; None:
             the metric has none.
     """
 
@@ -110,30 +149,24 @@ class Judged:
     terms: Mapping[str, np.ndarray | None]
 
 
-def judge(
-    rows: ComparedRows, measures: Sequence[Measure], predictions: Sequence[np.ndarray]
-) -> Judged:
-    """Measures a model.
-
-    Args:
-        rows: Of the comparison.
-        measures: Of its config.
-        predictions: float64 [N, T] for each seed.
-    """
+def _judge(
+    rows: ComparedRows, measures: Sequence[_Measure], predictions: Sequence[np.ndarray]
+) -> _Judged:
+    """Measures a model, by its predictions with each seed, float64 [N, T]."""
     by_seed = [_judge_one(rows, measures, one_NT) for one_NT in predictions]
     values, terms = {}, {}
     for measure in measures:
         values_S, terms_SN = zip(*(one[measure.key] for one in by_seed), strict=True)
         values[measure.key] = None if None in values_S else np.array(values_S, dtype=np.float64)
         terms[measure.key] = _mean(terms_SN)
-    return Judged(values=values, terms=terms)
+    return _Judged(values=values, terms=terms)
 
 
 _Found = tuple[float | None, np.ndarray | None]
 
 
 def _judge_one(
-    rows: ComparedRows, measures: Sequence[Measure], predictions_NP: np.ndarray
+    rows: ComparedRows, measures: Sequence[_Measure], predictions_NP: np.ndarray
 ) -> dict[str, _Found]:
     """Value and terms of each measure; means come last, out of those of tasks."""
     metrics, _ = metrics_of(rows.config, predictions_NP, rows.test_labels)
@@ -199,7 +232,7 @@ def comparison(
         What compare.json holds.
     """
     measures = _measures_of(rows.config)
-    judged = [judge(rows, measures, [e.predictions_NP for e in one.entries]) for one in models]
+    judged = [_judge(rows, measures, [e.predictions_NP for e in one.entries]) for one in models]
     names = [one.name for one in models]
     number = 0 if reference is None else names.index(reference)
     observed_T = rows.test_labels.observed_NT.sum(axis=0)
@@ -228,7 +261,7 @@ def comparison(
     }
 
 
-def _winner(measure: Measure, judged: Mapping[str, Judged]) -> dict[str, Any]:
+def _winner(measure: _Measure, judged: Mapping[str, _Judged]) -> dict[str, Any]:
     """The best model of a task, the second best, and whether they can be told apart."""
     sign = 1 if measure.higher_is_better else -1
     values = {name: one.values[measure.key] for name, one in judged.items()}
@@ -247,7 +280,7 @@ def _winner(measure: Measure, judged: Mapping[str, Judged]) -> dict[str, Any]:
 
 
 def _of_model(
-    model: Trained, mine: Judged, reference: Judged | None, measures: Sequence[Measure]
+    model: Trained, mine: _Judged, reference: _Judged | None, measures: Sequence[_Measure]
 ) -> dict[str, Any]:
     results = {measure.key: _result(measure, mine, reference) for measure in measures}
     headlines = [measure for measure in measures if measure.headline]
@@ -267,12 +300,12 @@ def _of_model(
 
 
 def _tasks_that(
-    headlines: Sequence[Measure], results: dict[str, dict[str, Any]], verdict: str
+    headlines: Sequence[_Measure], results: dict[str, dict[str, Any]], verdict: str
 ) -> list[str]:
     return [m.task for m in headlines if results[m.key].get("verdict") == verdict]
 
 
-def _result(measure: Measure, mine: Judged, reference: Judged | None) -> dict[str, Any]:
+def _result(measure: _Measure, mine: _Judged, reference: _Judged | None) -> dict[str, Any]:
     """The result of one measure; that of the reference itself has no difference."""
     own_S = mine.values[measure.key]
     if own_S is None:
@@ -291,7 +324,7 @@ def _result(measure: Measure, mine: Judged, reference: Judged | None) -> dict[st
     return found
 
 
-def _difference(measure: Measure, mine: Judged, other: Judged) -> Difference:
+def _difference(measure: _Measure, mine: _Judged, other: _Judged) -> Difference:
     own_S, other_S = mine.values[measure.key], other.values[measure.key]
     assert own_S is not None and other_S is not None
     return paired_difference(own_S, other_S, mine.terms[measure.key], other.terms[measure.key])

@@ -1,27 +1,193 @@
-"""Models that are compared: the config with another `model.kind` and seed each."""
+"""Models that are compared: their rows, and what each predicts of them, which is kept on disk."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from math import prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from mmoe.compare.entries import (
-    ComparedRows,
-    Entry,
-    baseline_entry,
-    read_rows,
-    simple_models,
-    trained_entry,
-)
-from mmoe.compare.result import Trained, comparison
+import numpy as np
+
+from mmoe.checkpoint import CheckpointFolder
+from mmoe.compare.baselines import boosted_trees, logistic_regression
+from mmoe.compare.result import ComparedRows, Entry, Trained, comparison
 from mmoe.config import MODELS, RunConfig, config_from_dict
+from mmoe.config.json_files import Count, Number, Stored
+from mmoe.config.tasks import prediction_columns
+from mmoe.datasets import load_splits
+from mmoe.datasets.files.fingerprint import print_data
+from mmoe.datasets.rows.sources import at_versions, generated_splits
+from mmoe.datasets.stream import wants_stream
+from mmoe.errors import Damaged, Diverged
 from mmoe.metrics import kind_of
+from mmoe.parallel import training_group
+from mmoe.predictor import Predictor
 from mmoe.report import write_comparison_page
-from mmoe.run import FolderClaim, Reporter, SilentReporter, Tracker, write_json
+from mmoe.run import (
+    FolderClaim,
+    Reporter,
+    RunDirectory,
+    SilentReporter,
+    Tracker,
+    read_json,
+    write_json,
+)
+from mmoe.run.atomic_files import read_table, write_table
 from mmoe.run.console import InnerReporter, once
+from mmoe.run.folder_claim import remove_stray_files
+from mmoe.train import prepare, train_run
+from mmoe.train.claim import begin_planned, with_absolute_paths
+from mmoe.train.evaluate import wide_alone
+from mmoe.train.fit import training_state
+from mmoe.train.fit_wide import fit_wide
 from mmoe.train.measure import metrics_of
-from mmoe.train.run_folder.claim import begin_planned, with_absolute_paths
+from mmoe.train.prepare import refuse_change
+
+
+def _read_rows(config: RunConfig) -> ComparedRows:
+    """Reads, splits and encodes the rows that all models are compared on, in memory."""
+    if wants_stream(config):
+        raise ValueError(
+            f"{config.name}: compare holds all rows in memory, for logistic regression and trees, "
+            "but these are streamed (data.input, data.streaming.above_mb); say --set "
+            "data.input=memory where there is room, or give fewer rows with --data"
+        )
+    splits = generated_splits(config)
+    data = print_data(config, splits)
+    if splits is None:
+        splits = load_splits(at_versions(config, data.versions))
+        refuse_change(config, data)
+    prepared = replace(prepare(config, splits=splits), data=data)
+    return ComparedRows(config=config, splits=splits, prepared=prepared)
+
+
+BASELINES: Mapping[str, str] = MappingProxyType(
+    {"logistic_regression": "logistic regression", "boosted_trees": "boosted trees"}
+)
+_FIT: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {"logistic_regression": logistic_regression, "boosted_trees": boosted_trees}
+)
+_WIDE = "wide_part"
+
+
+def _simple_models(config: RunConfig) -> Mapping[str, str]:
+    """Returns the simple models beside those of a config, and their titles.
+
+    Where it has `model.wide`, and every trained task a linear model there, that part alone is one.
+    """
+    tasks = [task for task in config.tasks if task.weight]
+    if config.model.wide and all(kind_of(task.kind).linear_logit for task in tasks):
+        return {_WIDE: "the wide part alone", **BASELINES}
+    return BASELINES
+
+
+_PREDICTIONS, _BASELINE = "predictions.parquet", "baseline.json"
+
+
+class _Facts(Stored):
+    """baseline.json."""
+
+    seconds: Number
+    parameters: Count | None
+
+
+def _trained_entry(folder: Path, config: RunConfig, rows: ComparedRows, inner: Reporter) -> Entry:
+    """Reads a finished run, or trains it, from where it was interrupted."""
+    run, kept = RunDirectory(folder), folder / _PREDICTIONS
+    names = prediction_columns(config.tasks)
+    if not (run.metrics_file.exists() and kept.exists()):
+        try:
+            train_run(
+                config,
+                folder,
+                resume=folder.exists(),
+                shared=rows.shared(config),
+                reporter=inner,
+                on_test=lambda predictions_NP, _: write_table(
+                    kept, dict(zip(names, predictions_NP.T, strict=True))
+                ),
+            )
+        except Diverged as error:
+            raise Diverged(f"compare, {folder.name}: {error}") from None
+        except ValueError as error:
+            raise ValueError(f"compare, {folder.name}: {error}") from None
+    train = run.metrics()["train"]
+    return Entry(
+        predictions_NP=_read(kept, names, len(rows.test_labels)),
+        parameters=_count_weights(run),
+        seconds=train["seconds"],
+        rows_per_second=train["rows_per_second"],
+    )
+
+
+def baseline_entry(folder: Path, name: str, rows: ComparedRows) -> Entry:
+    """Reads what a simple model predicted, or fits it.
+
+    Raises:
+        ValueError: A label has one class only, or a file is damaged.
+    """
+    names = prediction_columns(rows.config.tasks)
+    kept, facts = folder / _PREDICTIONS, folder / _BASELINE
+    if not (facts.exists() and kept.exists()):
+        folder.mkdir(exist_ok=True)
+        remove_stray_files(folder)
+        start = time.perf_counter()
+        predictions_NP, total = _wide_alone(rows) if name == _WIDE else _baseline(name, rows)
+        seconds = time.perf_counter() - start
+        write_table(kept, dict(zip(names, predictions_NP.T, strict=True)))
+        write_json(facts, {"seconds": seconds, "parameters": total})
+    found = read_json(facts, _Facts)
+    return Entry(
+        predictions_NP=_read(kept, names, len(rows.test_labels)),
+        parameters=found["parameters"],
+        seconds=found["seconds"],
+        rows_per_second=None,
+    )
+
+
+def _baseline(name: str, rows: ComparedRows) -> tuple[np.ndarray, int | None]:
+    """Predictions of a model of `BASELINES` for the test rows, and its weights."""
+    splits = rows.splits
+    given: dict[str, Any] = {"origin": splits.origin, "maturity": rows.prepared.maturity}
+    if name == "boosted_trees":  # whose size and number the validation split chooses
+        given["validation"] = splits.validation
+    fitted = _FIT[name](rows.config, splits.train, splits.test, **given)
+    each = [fitted[task.name] for task in rows.config.tasks]
+    first, further = [one.predictions_N[:, None] for one in each], [one.further_NK for one in each]
+    counts = [one.parameters for one in each]
+    total = None if None in counts else sum(counts)
+    return np.concatenate([*first, *further], axis=1), total
+
+
+def _wide_alone(rows: ComparedRows) -> tuple[np.ndarray, int]:
+    """The same of the wide part of the config's model, as it is before the first epoch."""
+    with training_group(rows.config.parallel.timeout_seconds):
+        state = training_state(rows.config, rows.prepared)
+        wide = state.ranker.wide
+        assert wide is not None, "the config has one"
+        fit_wide(wide, rows.config, rows.prepared, SilentReporter())
+        predicted_NP = wide_alone(rows.config, Predictor(state.ranker, rows.config), rows.prepared)
+    weights = sum(buffer.numel() for buffer in (wide.ids_RT, wide.dense_TF, wide.bias_T))
+    return predicted_NP, weights
+
+
+def _count_weights(run: RunDirectory) -> int:
+    """Counts the weights of the network, the tables and a wide part."""
+    model = CheckpointFolder(run.checkpoint).tensors("best", "model")
+    names = [name for name in model.names() if name.startswith(("network.", "tables.", "wide."))]
+    return sum(prod(model.shape(name)) for name in names)
+
+
+def _read(path: Path, names: Sequence[str], rows: int) -> np.ndarray:
+    table = read_table(path, names)
+    if table.num_rows != rows:
+        problem = f"{table.num_rows:,} rows, the test split has {rows:,}"
+        raise Damaged(path, problem, "remove its folder and say --resume")
+    return np.stack([table[name].to_numpy() for name in names], axis=1).astype(np.float64)
+
 
 # Seeds are counted from the config's
 _MOST_SEEDS = 1000
@@ -77,7 +243,7 @@ def _contestants_of(config: RunConfig, settings: ComparisonSettings) -> dict[str
     """The models, each with the config of every seed; nothing else differs."""
     if config.seed + settings.seeds > 2**32:
         raise ValueError(f"seed: {config.seed} leaves no room for {settings.seeds} seeds after it")
-    known = (*settings.models, *simple_models(config))
+    known = (*settings.models, *_simple_models(config))
     if settings.reference is not None and settings.reference not in known:
         raise ValueError(
             f"--reference: {settings.reference!r} does not take part; expected one of "
@@ -152,7 +318,7 @@ def compare_models(
     with FolderClaim("comparison", reporter.say) as claim:
         if not numbered:
             claim.go_on(out, resume=resume)
-        rows = read_rows(config)
+        rows = _read_rows(config)
         out = begin_planned(claim, out, config, rows.prepared.data, numbered=numbered)
         on_folder(out)
         models = _train_all(out, contestants, rows, reporter, claim)
@@ -171,7 +337,7 @@ def _train_all(
     claim: FolderClaim,
 ) -> list[Trained]:
     """Simple models first, then seed by seed: what is interrupted has every model early."""
-    prepared, entries, simple = rows.prepared, {}, simple_models(rows.config)
+    prepared, entries, simple = rows.prepared, {}, _simple_models(rows.config)
     reporter.say(
         f"{prepared.origin}: {len(prepared.train):,} rows to train on, "
         f"{len(prepared.validation):,} to validate, {len(prepared.test):,} to test"
@@ -190,7 +356,7 @@ def _train_all(
         for folder, config in runs:
             claim.check()
             inner = InnerReporter(tracker, folder, warn)
-            entries[folder] = trained_entry(out / folder, config, rows, inner)
+            entries[folder] = _trained_entry(out / folder, config, rows, inner)
             _say_done(rows, folder, entries[folder], reporter, tracker)
     models = []
     for name, configs in contestants.items():

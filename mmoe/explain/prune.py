@@ -22,8 +22,8 @@ from mmoe.models import MixtureNetwork
 from mmoe.parallel import training_group
 from mmoe.run import Reporter, RunDirectory, SilentReporter, write_json
 from mmoe.train import FinishedRun, PreparedData, prepare, train_run
-from mmoe.train.run_folder.claim import RunClaim, with_absolute_paths, without_paths
-from mmoe.train.run_folder.data import RunMaturity
+from mmoe.train.claim import RunClaim, with_absolute_paths, without_paths
+from mmoe.train.run_data import RunMaturity
 from mmoe.train.state import Position
 from mmoe.train.warm_start.places import NamedNetwork, tensor_sources
 

@@ -18,7 +18,7 @@ from mmoe.models import Ranker
 from mmoe.predictor import load_predictor
 from mmoe.run import Reporter, RunDirectory, SilentReporter
 from mmoe.train import prepare
-from mmoe.train.run_folder.data import RunMaturity, held_out_rows
+from mmoe.train.run_data import RunMaturity, held_out_rows
 
 SplitName = Literal["test", "validation"]
 # Of AUC, NE and the like: below what anybody would notice, above the noise of rounding

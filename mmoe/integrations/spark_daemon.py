@@ -11,7 +11,7 @@ from importlib import import_module
 from mmoe.config import ScoringPrecision
 from mmoe.plugins import import_modules
 from mmoe.run import open_run
-from mmoe.run.allocator import return_freed_memory
+from mmoe.run.memory import return_freed_memory
 from mmoe.score.provenance import model_of
 from mmoe.score.scorer import Scorer, ScoreRequest
 

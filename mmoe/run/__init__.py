@@ -5,11 +5,11 @@ right to write there, a `Reporter` tells the user; `write_json` and `write_text`
 once or not at all.
 """
 
-from mmoe.run.addresses import open_run
 from mmoe.run.atomic_files import read_json, write_json, write_text
 from mmoe.run.console import ConsoleReporter, Reporter, SilentReporter, Tracker
 from mmoe.run.directory import RunDirectory
 from mmoe.run.folder_claim import FolderClaim, FolderMark
+from mmoe.run.host_cache import open_run
 
 __all__ = [
     "ConsoleReporter",

@@ -6,11 +6,17 @@ import os
 import re
 import shutil
 import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from mmoe.config import read_stored
+from mmoe.errors import Damaged
 
 _TEMPORARY = re.compile(
     r"\.(?P<name>.+)\.mmoe-(?P<machine>[0-9a-f]{8})-(?P<process>\d+)\.tmp", re.S
@@ -50,8 +56,39 @@ def write_text(path: Path, text: str) -> None:
         path: Replaced where there is one.
         text: All of it.
     """
+    with written_aside(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_table(path: Path, columns: Mapping[str, Any]) -> None:
+    """Writes a Parquet file so that `path` never holds half of it.
+
+    Args:
+        path: Replaced where there is one.
+        columns: Arrays of one length, by name.
+    """
+    with written_aside(path) as temporary:
+        pq.write_table(pa.table(dict(columns)), temporary)
+
+
+def read_table(path: Path, names: Sequence[str]) -> pa.Table:
+    """Reads columns of a file that `write_table` wrote into a folder of its own.
+
+    Raises:
+        Damaged: It lacks one, or is no such file.
+    """
+    try:
+        return pq.read_table(path).select(names)
+    except (OSError, KeyError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())
+        raise Damaged(path, reason, "remove its folder and say --resume") from None
+
+
+@contextmanager
+def written_aside(path: Path) -> Iterator[Path]:
+    """Gives a name beside `path` to write to; what is complete then takes its place."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
+    yield temporary
     put_in_place(temporary, path)
 
 

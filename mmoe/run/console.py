@@ -1,17 +1,22 @@
-"""Progress for a person: a bar on a terminal, plain lines elsewhere."""
+"""What a person reads of a run: progress (a bar on a terminal, plain lines elsewhere), tables."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
-from rich.table import Column
+from rich.table import Column as TableColumn
+from rich.table import Table
+from rich.text import Text
 
+from mmoe.metrics import GAIN_HEADINGS, Column, gain_rows
+from mmoe.metrics.columns import NAMED_COLUMNS
+from mmoe.metrics.task_kinds import KINDS
 from mmoe.terminal import readable
 
 # Plain lines come this often; a log of an hour stays readable.
@@ -123,7 +128,7 @@ class ConsoleReporter:
             TimeRemainingColumn(compact=True),
             # Last, so that a narrow terminal cuts the note and nothing else
             TextColumn(
-                "{task.fields[note]}", table_column=Column(no_wrap=True, overflow="ellipsis")
+                "{task.fields[note]}", table_column=TableColumn(no_wrap=True, overflow="ellipsis")
             ),
         )
         with Progress(*columns, console=self.console, transient=True) as progress:
@@ -194,7 +199,7 @@ class InnerReporter:
 
 
 # More would not be read: a line of progress has about 100 columns
-MOST_NAMED = 8
+_MOST_NAMED = 8
 
 
 def by_task(values: Mapping[str, float | None], name: str = "", separator: str = " ") -> str:
@@ -216,7 +221,7 @@ def by_task(values: Mapping[str, float | None], name: str = "", separator: str =
     """
     known = {task: value for task, value in values.items() if value is not None}
     named = f" {name}" if name else ""
-    if len(known) <= MOST_NAMED:
+    if len(known) <= _MOST_NAMED:
         return separator.join(f"{task}{named} {value:.4f}" for task, value in known.items())
     low, high = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
     mean = float(np.mean(list(known.values())))
@@ -224,3 +229,100 @@ def by_task(values: Mapping[str, float | None], name: str = "", separator: str =
         f"mean{named} {mean:.4f} of {len(known)} tasks, "
         f"from {known[low]:.4f} ({low}) to {known[high]:.4f} ({high})"
     )
+
+
+_MOST_DOMAINS = 8  # a task; metrics.json has all
+
+
+def plain_table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    title: str = "",
+    *,
+    names: int = 1,
+    widest: int | None = None,
+) -> Table:
+    """Makes a table without lines; the first columns are `names`, the last of so many letters."""
+    above = Text(title, no_wrap=True, overflow="ignore") if title else None
+    table = Table(box=None, padding=(0, 1, 0, 0), title=above, title_justify="left")
+    for number, heading in enumerate(headings):
+        most = widest if number == names - 1 else None
+        side = "left" if number < names else "right"
+        table.add_column(heading, justify=side, no_wrap=True, max_width=most)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """Columns of all kinds of tasks that some row has: metrics, then counts of rows."""
+    found = {column.key: column for kind in KINDS.values() for column in kind.columns}
+    shown = [column for column in (found | NAMED_COLUMNS).values() if column.title]
+    there = [c for c in shown if any(row.get(c.key) is not None for row in rows)]
+    return sorted(there, key=lambda column: column.is_count)
+
+
+def metrics_table(metrics: Mapping[str, Any], title: str = "test split") -> Table:
+    """Makes a table of metrics, a line a task; `best` is the AUC of the true probabilities.
+
+    Below a task stand the domains with the most rows, where there are domains.
+
+    Args:
+        metrics: What metrics.json holds.
+        title: Which rows they were measured on.
+    """
+    columns = _columns(list(metrics["tasks"].values()))
+    rows = []
+    for task, values in metrics["tasks"].items():
+        rows.append([task, *(_cell(column, values) for column in columns)])
+        for domain, of_domain in _in_domains(metrics, task):
+            rows.append([f"  {domain}", *(_cell(column, of_domain) for column in columns)])
+    # Twelve columns have to fit into a terminal of 100
+    return plain_table(["task", *(column.title for column in columns)], rows, title)
+
+
+def over_wide_table(over_wide: Mapping[str, Any]) -> Table:
+    """Makes a table of what the mixture adds to the wide part, a line a task.
+
+    Args:
+        over_wide: As metrics.json has it.
+    """
+    title = "what the mixture adds over the wide part"
+    if over_wide["untrained"]:
+        title += ": nothing, as the best weights are those before the first epoch"
+    return plain_table(GAIN_HEADINGS, gain_rows(over_wide), title, names=2)
+
+
+def _in_domains(metrics: Mapping[str, Any], task: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """A task's metrics in the domains with the most rows, and what these are called."""
+    each = (metrics.get("domains") or {}).get("each") or []
+    there = sorted((one for one in each if task in one["tasks"]), key=lambda one: -one["rows"])
+    return [(one["domain"] or "(others)", one["tasks"][task]) for one in there[:_MOST_DOMAINS]]
+
+
+def backtest_table(result: Mapping[str, Any]) -> Table:
+    """Makes a table of a backtest, a line a tested day and task, 80 columns wide at most.
+
+    Args:
+        result: What backtest.json holds.
+    """
+    parts = [(day["train_days"][-1], day["test_day"], day["tasks"]) for day in result["days"]]
+    parts.append(("", "total", result["total"]))
+    found = _columns([values for _, _, tasks in parts for values in tasks.values()])
+    columns = [column for column in found if column.every_day]
+    rows = [
+        [*(("", "") if number else (trained, tested)), task, *(_cell(c, values) for c in columns)]
+        for trained, tested, tasks in parts
+        for number, (task, values) in enumerate(tasks.items())
+    ]
+    headings = ["trained", "tested", "task", *(column.title for column in columns)]
+    return plain_table(headings, rows, names=3, widest=20)
+
+
+def _cell(column: Column, values: Mapping[str, Any]) -> str:
+    if column.cell is not None:
+        return column.cell(values)
+    value: float | int | None = values.get(column.key)
+    if value is None:
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from mmoe.datasets.files.remote import RemoteFolder
 from mmoe.parallel import from_all, from_first
+from mmoe.run.folder_claim import lock_file
 from mmoe.run.host_cache import cache_folder, cached_name
-from mmoe.run.locks import lock_file
 from mmoe.run.store import place_of
 
 # Between two looks at what is new: a killed run loses at most so much more than its last checkpoint
@@ -49,9 +49,17 @@ def mirrored(
             f"--out {out}: is an address, and the ranks are on several hosts; name a folder on a "
             "file system that they share, and copy it when the run is over"
         )
-    begun = from_first(lambda: _Begun(_Mirror(out, say), resume), takes_long=True)
-    with nullcontext() if begun.mirror is None else begun.mirror:
-        yield begun.path
+    mirror: _Mirror | None = None
+
+    def begin() -> Path:
+        nonlocal mirror
+        mirror = _Mirror(out, say)
+        mirror.begin(resume)
+        return mirror.path
+
+    path = from_first(begin, takes_long=True)
+    with nullcontext() if mirror is None else mirror:  # of the first rank
+        yield path
 
 
 @contextmanager
@@ -113,7 +121,11 @@ class _Mirror:
             ValueError: There is something, without `resume`; or another process writes there.
         """
         self.home.mkdir(parents=True, exist_ok=True)
-        self._keep_others_out()
+        self._lock = lock_file(
+            self.home / ".lock",
+            f"--out {self.address}: another mmoe of this machine writes there; wait until it ends, "
+            "or name another address",
+        )
         try:
             self._fill(resume)
         except BaseException:
@@ -252,25 +264,6 @@ class _Mirror:
             return {name: _Stamp(*map(int, stamp)) for name, stamp in content["sent"].items()}
         except (OSError, ValueError, TypeError, KeyError):
             return {}
-
-    def _keep_others_out(self) -> None:
-        self._lock = lock_file(
-            self.home / ".lock",
-            f"--out {self.address}: another mmoe of this machine writes there; wait until it ends, "
-            "or name another address",
-        )
-
-
-class _Begun:
-    """A mirror that has begun, as other ranks are told of it."""
-
-    def __init__(self, mirror: _Mirror, resume: bool) -> None:
-        mirror.begin(resume)
-        self.path = mirror.path
-        self.mirror: _Mirror | None = mirror
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "mirror": None}
 
 
 def _digest(content: bytes) -> str:

@@ -28,7 +28,7 @@ from mmoe.run.atomic_files import (
     temporary_beside,
 )
 from mmoe.run.directory import RunDirectory
-from mmoe.run.locks import lock_file
+from mmoe.run.folder_claim import lock_file
 
 STAGING = "_staging"  # what is being written, until all of it is there
 REJECTED = "_rejected"  # what was not what was expected of it
@@ -285,10 +285,10 @@ def _entries(folder: Path) -> Iterator[Path]:
 
 
 # Which file it is, whatever it is called: links, `..` and other cases of letters lead to the same
-Identity = tuple[int, int]
+_Identity = tuple[int, int]
 
 
-def identity(path: Path) -> Identity | None:
+def _identity(path: Path) -> _Identity | None:
     """Returns device and inode of a file; None where there is no such file."""
     try:
         found = path.stat()
@@ -297,9 +297,9 @@ def identity(path: Path) -> Identity | None:
     return found.st_dev, found.st_ino
 
 
-def identities(paths: Iterable[Path]) -> dict[Identity, Path]:
+def _identities(paths: Iterable[Path]) -> dict[_Identity, Path]:
     """Returns the files that are there, each under one of its names."""
-    return {key: path for path in paths if (key := identity(path)) is not None}
+    return {key: path for path in paths if (key := _identity(path)) is not None}
 
 
 def local_path(file: DataFile) -> Path | None:
@@ -336,14 +336,14 @@ def check_not_read(
     output = Path(output)
     check_not_of_run(output, run)
     read = [path for file in files if (path := local_path(file)) is not None]
-    place = identity(output) or (-1, -1)
-    found = None if folder else identities(read).get(place)
+    place = _identity(output) or (-1, -1)
+    found = None if folder else _identities(read).get(place)
     if found is not None:
         raise ValueError(
             f"--output {output}: is {found}, which --input {source} reads; name another file"
         )
     for path in read if folder else ():
-        if identity(path.parent) == place:
+        if _identity(path.parent) == place:
             raise ValueError(
                 f"--output {output}: holds {path.name}, which --input {source} reads; name another "
                 "folder"
@@ -414,7 +414,7 @@ def check_not_of_run(output: Path, run: RunDirectory) -> None:
     own = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     own += [path for path in run.path.iterdir() if path.suffix in (".json", ".yaml")]
     own.append(run.path / "predictions.parquet")  # of a day of a backtest
-    found = identities(own).get(identity(output) or (-1, -1))
+    found = _identities(own).get(_identity(output) or (-1, -1))
     if found is not None:
         raise ValueError(
             f"--output {output}: is {found}, a file of the run itself; name another file"

@@ -56,7 +56,7 @@ from mmoe.train.measure import metrics_of
 
 # Rows that alarms look at: an AUC of 0.99 and shares of a percent are then known well enough, and
 # thirty columns take about a second
-MOST_ROWS = 100_000
+_MOST_ROWS = 100_000
 # Cells, so that a thousand columns take no longer
 _MOST_CELLS = 4_000_000
 _FEWEST_SAMPLED = 5_000
@@ -65,10 +65,10 @@ _SEED = 1  # of the hash: rows of the training, validation and test splits are d
 
 def _rows_to_look_at(columns: int) -> int:
     """Returns the size of a sample of so many columns."""
-    return int(np.clip(_MOST_CELLS // max(columns, 1), _FEWEST_SAMPLED, MOST_ROWS))
+    return int(np.clip(_MOST_CELLS // max(columns, 1), _FEWEST_SAMPLED, _MOST_ROWS))
 
 
-def sampled(first: int, count: int, total: int, most: int = MOST_ROWS) -> np.ndarray:
+def sampled(first: int, count: int, total: int, most: int = _MOST_ROWS) -> np.ndarray:
     """Returns which of `count` rows from number `first` on are in the sample, bool.
 
     Args:
@@ -90,7 +90,7 @@ def sampled(first: int, count: int, total: int, most: int = MOST_ROWS) -> np.nda
 class _SampledRows:
     """Sampled rows of a split, taken out of its chunks as they pass, from number `first` on."""
 
-    def __init__(self, total: int, first: int = 0, most: int = MOST_ROWS) -> None:
+    def __init__(self, total: int, first: int = 0, most: int = _MOST_ROWS) -> None:
         self.total, self.next, self.most = total, first, most
         self._chunks: list[EncodedData] = []
 
@@ -122,7 +122,7 @@ class SampledTraining:
     """
 
     def __init__(
-        self, config: RunConfig, origin: str, total: int, maturity: Maturity | None = None
+        self, config: RunConfig, origin: str, total: int, maturity: Maturity | None
     ) -> None:
         self.config, self.origin, self.total = config, origin, total
         self.maturity = maturity
@@ -420,10 +420,9 @@ class Watch:
         if len(labels_NT) >= _FEWEST_ALIKE and all_alike(self.features):
             found.append(_ALL_ALIKE)  # and what models do with such rows says nothing of them
         else:
-            leaking = {alarm.about for alarm in found}
+            bias, leaking = self.config.model.bias, {alarm.about for alarm in found}
             # Nor can the model be outdone by what its scores do not read
-            leaking |= own_lookups(self.config.model.bias, self.encoder)
-            leaking |= {*(self.config.model.bias.features if self.config.model.bias else ())}
+            leaking |= {*own_lookups(bias, self.encoder), *(bias.features if bias else ())}
             fair = [column for column in columns if column.name not in leaking]
             found += self._of_model(predictor, training, fair, seen_NT, labels_NT, observed_NT)
         if training is not None:
@@ -442,13 +441,15 @@ class Watch:
     ) -> list[Alarm]:
         """Collects alarms of predictions, experts and gates; tasks of weight 0 are left out."""
         found: list[Alarm] = []
+        config, wide = self.config, predictor.ranker.wide
         if training is not None:
-            events = _events_of(self.config, trained=True)
+            events = _events_of(config, trained=True)
             found += tasks_outdone(training, columns, labels_NT, observed_NT, seen_NT, events)
-        tasks = _tasks_of(self.config)
+        tasks, mixed = _tasks_of(config), [] if wide is None else wide.mixed_T.tolist()
+        left = [task.name for task, own in zip(config.tasks, mixed, strict=False) if not own]
         trained = [
             t
-            for t, task in enumerate(self.config.tasks)
+            for t, task in enumerate(config.tasks)
             if task.weight and kind_of(task.kind).orders_rows
         ]
         found += same_predictions(
@@ -456,22 +457,13 @@ class Watch:
             labels_NT[:, trained],
             observed_NT[:, trained],
             [tasks[t] for t in trained],
-            left_at_mean=self._left_at_mean(predictor),
+            left_at_mean=left,
         )
-        return [*found, *self._of_gates(predictor)]
-
-    def _left_at_mean(self, predictor: Predictor) -> list[str]:
-        wide = predictor.ranker.wide
-        mixed = [] if wide is None else wide.mixed_T.tolist()
-        return [task.name for task, own in zip(self.config.tasks, mixed, strict=False) if not own]
-
-    def _of_gates(self, predictor: Predictor) -> Sequence[Alarm]:
-        """None where gates are to be the same for every row, or to settle on few experts."""
-        gate = self.config.model.gate if self.config.model.has_gates else None
-        if gate is None or not gate.varies:
-            return []
-        constant = [] if self.glance is None else _constant_experts(predictor, self.glance)
-        return gate_alarms(self.gates.summary(), constant)
+        # Nothing where gates are to be the same for every row, or to settle on few experts
+        if config.model.has_gates and config.model.gate.varies:
+            constant = [] if self.glance is None else _constant_experts(predictor, self.glance)
+            found += gate_alarms(self.gates.summary(), constant)
+        return found
 
 
 def with_levels(
@@ -504,12 +496,8 @@ def with_levels(
     return [*alarms, *wrong_level(judged, deviations), *of_mixture]
 
 
-def say_alarms(alarms: Sequence[Alarm], reporter: Reporter) -> None:
-    """Says each alarm on a line."""
+def say_alarms(alarms: Sequence[Alarm], reporter: Reporter) -> dict[str, list[dict[str, str]]]:
+    """Says each alarm on a line; returns what metrics.json has: nothing if there is none."""
     for line in lines_of(alarms):
         reporter.say(line)
-
-
-def alarms_of_metrics(alarms: Sequence[Alarm]) -> dict[str, list[dict[str, str]]]:
-    """Returns what metrics.json has of them: nothing where there are none."""
     return {"alarms": [alarm.model_dump() for alarm in alarms]} if alarms else {}

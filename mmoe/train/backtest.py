@@ -1,6 +1,5 @@
 """Backtests: train on day d, test on day d + 1, walking forward to the last day."""
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
@@ -9,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import Field
 
 from mmoe.config import Count, RunConfig, SplitConfig, Stored, config_from_dict, prediction_columns
@@ -31,12 +29,12 @@ from mmoe.datasets.values.keys import missing_mask, to_keys
 from mmoe.datasets.values.text import TextCells
 from mmoe.parallel import from_first, join_ranks, rank
 from mmoe.run import FolderClaim, Reporter, RunDirectory, SilentReporter, read_json, write_json
-from mmoe.run.folder_claim import MARK
-from mmoe.run.locks import is_lock_file
+from mmoe.run.atomic_files import read_table, write_table
+from mmoe.run.folder_claim import MARK, is_lock_file
+from mmoe.train.claim import first_difference, same_on_all_ranks, with_absolute_paths
 from mmoe.train.fit import train_run
 from mmoe.train.measure import metrics_of
-from mmoe.train.run_folder.claim import first_difference, same_on_all_ranks, with_absolute_paths
-from mmoe.train.run_folder.data import RunData
+from mmoe.train.run_data import RunData
 from mmoe.train.warm_start import WarmStart
 
 # Numbers from here on may be written YYYYMMDD, where the end of a month is no gap
@@ -60,10 +58,6 @@ class BacktestSettings:
     days: int | None = None
     from_scratch: bool = False
     window: int | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Returns what backtest.json holds; not `days`: a walk may be made longer."""
-        return {"from_scratch": self.from_scratch, "window": self.window}
 
     def options(self) -> dict[str, Any]:
         """Returns the settings as the command line calls them, for errors."""
@@ -286,9 +280,7 @@ def _write_tested(
         columns[f"weight_{task.name}"] = pa.array(labels.weights_NT[:, t])
     if config.data.group_column is not None:
         columns[_GROUP] = _groups(config, config.data.group_column)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    pq.write_table(pa.table(columns), temporary)
-    temporary.replace(path)
+    write_table(path, columns)
 
 
 def _total_metrics(
@@ -298,15 +290,7 @@ def _total_metrics(
     names, tasks = prediction_columns(config.tasks), [task.name for task in config.tasks]
     of_labels = [f"{what}_{task}" for what in ("label", "weight") for task in tasks]
     grouped = [] if config.data.group_column is None else [_GROUP]
-    tables = []
-    for path in paths:
-        try:
-            tables.append(pq.read_table(path).select([*names, *of_labels, *grouped]))
-        except (OSError, KeyError, pa.ArrowException) as error:
-            reason = " ".join(str(error).split())
-            raise ValueError(
-                f"{path}: is damaged ({reason}); remove its folder and say --resume"
-            ) from None
+    tables = [read_table(path, [*names, *of_labels, *grouped]) for path in paths]
     rows, groups_N = pa.concat_tables(tables), None
     if grouped:
         hashes_N = rows[_GROUP].fill_null(0).to_numpy().view(np.int64)
@@ -392,7 +376,7 @@ def backtest(
         Interrupted: A KeyboardInterrupt that knows the folder, once there is one.
     """
     reporter = reporter or SilentReporter()
-    with FolderClaim("backtest", reporter.say, known_by=[_STEPS]) as claim:
+    with FolderClaim("backtest", reporter.say) as claim:
         join_ranks(config.parallel.timeout_seconds)
         config = with_absolute_paths(config, data)
         asked = {"--resume": resume, "--changed-data": changed_data, **settings.options()}
@@ -418,7 +402,9 @@ class _Walk:
     ) -> None:
         self.claim, self.config, self.settings, self.reporter = claim, config, settings, reporter
         self.column = _day_column(config, settings)
-        self.header = {"column": self.column, **settings.as_dict()}
+        # Of plan.json and backtest.json; without `days`: a walk may be made longer
+        own = {"from_scratch": settings.from_scratch, "window": settings.window}
+        self.header = {"column": self.column, **own}
 
     def begin(
         self, out: Path, numbered: bool, changed_data: bool
@@ -443,9 +429,19 @@ class _Walk:
                 days.append(self._day(out, step, before, changed=step.name in changed))
                 before = step
         except BaseException:  # the launcher's too, where another rank has failed
-            _leave_nothing_of_no_day(self.claim, out)
+            self._leave_nothing_of_no_day(out)
             raise
         return days
+
+    def _leave_nothing_of_no_day(self, out: Path) -> None:
+        """A walk that never got through a day must not stand in the mended command's way."""
+        claim = self.claim
+        if claim.lock is None or claim.mark is None or not claim.lock.is_mine():
+            return  # another rank than the first, or no folder any more
+        names = {path.name for path in out.iterdir()} - {_STEPS, MARK}
+        if all(is_lock_file(name) for name in names):
+            (out / _STEPS).unlink(missing_ok=True)
+            claim.withdraw()
 
     def _day(self, out: Path, step: Step, before: Step | None, *, changed: bool) -> dict[str, Any]:
         """Runs one day of a backtest; a finished day is read, an unfinished one resumed.
@@ -464,9 +460,7 @@ class _Walk:
             lambda: (run.metrics_file.exists() and tested.exists(), run.path.exists())
         )
         if not finished:
-            trained = " to ".join(
-                str(day) for day in dict.fromkeys((step.train[0], step.train[-1]))
-            )
+            trained = " to ".join(map(str, dict.fromkeys((step.train[0], step.train[-1]))))
             self.reporter.say(f"training on {trained}, testing on {step.test}")
             stored = from_first(lambda: run.config().data.time if begun else None)
             whole = from_first(lambda: _as_of_log(self.config, stored), takes_long=True)
@@ -545,13 +539,3 @@ def _other_days(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
         days = f"--days {len(here) + tested.index(here[0])}"
         return f"{begun}, and {found} is asked for now: it goes on with {days}"
     return f"{begun}, and the data now holds other days or trains on others, {found}"
-
-
-def _leave_nothing_of_no_day(claim: FolderClaim, out: Path) -> None:
-    """A walk that never got through a day must not stand in the mended command's way."""
-    if claim.lock is None or claim.mark is None or not claim.lock.is_mine():
-        return  # another rank than the first, or no folder any more
-    names = {path.name for path in out.iterdir()} - {_STEPS, MARK}
-    if all(is_lock_file(name) for name in names):
-        (out / _STEPS).unlink(missing_ok=True)
-        claim.withdraw()

@@ -25,10 +25,10 @@ from mmoe.errors import RanksDiffer
 from mmoe.metrics import gain_over_wide, kind_of, task_curves
 from mmoe.models.columns import own_lookups
 from mmoe.parallel import first_other, from_first, rank, to_first, world_size
-from mmoe.predictor import GateCallback, Predictor, load_predictor
+from mmoe.predictor import Predictor, load_predictor
 from mmoe.run import Reporter, RunDirectory, SilentReporter, Tracker
 from mmoe.tasks import GateStatistics
-from mmoe.train.alarms import Watch, alarms_of_metrics, say_alarms, with_levels
+from mmoe.train.alarms import Watch, say_alarms, with_levels
 from mmoe.train.measure import (
     Metrics,
     domain_metrics,
@@ -38,7 +38,7 @@ from mmoe.train.measure import (
     rows_that_count,
 )
 from mmoe.train.prepare import PreparedData
-from mmoe.train.run_folder.data import (
+from mmoe.train.run_data import (
     check_as_of,
     describe_other_rows,
     describe_own_split,
@@ -53,7 +53,6 @@ def predict_rows(
     rows: BatchSource,
     *,
     tracker: Tracker | None = None,
-    on_gates: GateCallback | None = None,
     watch: Watch | None = None,
 ) -> tuple[np.ndarray, EncodedLabels]:
     """Returns predictions and labels of all rows; one chunk of features in memory at a time.
@@ -68,7 +67,7 @@ def predict_rows(
     chunk, span = None, _own_span(predictor, rows)
     if watch is not None:
         watch.begin(len(rows), span[0])
-        on_gates = watch.gates.update
+    on_gates = None if watch is None else watch.gates.update
     with_bias, with_wide = predictor.has_bias, watch is not None and predictor.has_wide
     scored = predictor.predict_chunks(
         rows, *span, tracker=tracker, on_gates=on_gates, with_bias=with_bias, with_wide=with_wide
@@ -284,7 +283,7 @@ def evaluate_run(
     with reporter.track("evaluating", stop - first, "rows") as tracker:
         watch = Watch(config, encoder)
         found_NP, labels = predict_rows(predictor, rows, tracker=tracker, watch=watch)
-    judge = _Judge(run, config, encoder, predictor, watch, oracle, maturity, own, all_negatives)
+    judge = _Judge(run, predictor, watch, oracle, maturity, own, all_negatives)
     comparable = table_precision is not None and data is None and not all_negatives
     trained = stored["tasks"] if comparable else {}  # what narrower tables are held against
     found = from_first(lambda: judge.measure(found_NP, labels, trained, table_precision, reporter))
@@ -298,9 +297,7 @@ class _Judge:
 
     Attributes:
         run: Of the model.
-        config: Of the run.
-        encoder: Likewise.
-        predictor: Likewise; has scored the rows.
+        predictor: Has scored the rows.
         watch: Has seen them.
         oracle: Their true probabilities, by task, where they are known.
         maturity: When their labels were collected, where that matters.
@@ -309,8 +306,6 @@ class _Judge:
     """
 
     run: RunDirectory
-    config: RunConfig
-    encoder: FeatureEncoder
     predictor: Predictor
     watch: Watch
     oracle: Mapping[str, np.ndarray] | None
@@ -327,23 +322,17 @@ class _Judge:
         reporter: Reporter,
     ) -> dict[str, Any]:
         """Returns what metrics.json holds of these rows; says what changed from `trained`."""
-        config, all_negatives = self.config, self.all_negatives
+        config, oracle, every = self.watch.config, self.oracle, self.all_negatives
         predictions_NT, _ = apart(self.predictor, found_NP)
-        metrics, notes = metrics_of(
-            config, predictions_NT, labels, self.oracle, all_negatives=all_negatives
-        )
+        metrics, notes = metrics_of(config, predictions_NT, labels, oracle, all_negatives=every)
         for note in notes:
             reporter.say(f"note: {note}")
         say_masked(config, labels, self.maturity, reporter)
         for line in _cost_of_precision(config, trained, metrics, precision):
             reporter.say(line)
+        domains = self.watch.encoder.domains
         by_domain = domain_metrics(
-            config,
-            self.encoder.domains,
-            predictions_NT,
-            labels,
-            self.oracle,
-            all_negatives=all_negatives,
+            config, domains, predictions_NT, labels, oracle, all_negatives=every
         )
         gains = over_wide(config, self.predictor, metrics, found_NP, labels)
         return {
@@ -365,18 +354,13 @@ class _Judge:
         """Raises the alarms of these rows; returns them for the result."""
         # Columns of all negatives are not distributed as those of a log that kept a share
         columns = None if self.all_negatives else self.run.training_columns()
-        seen_NT = predictions_NT[:, : len(self.config.tasks)]
+        config, where = self.watch.config, "test" if self.own else "evaluated"
+        seen_NT = predictions_NT[:, : len(config.tasks)]
         alarms = self.watch.alarms(
-            self.predictor,
-            columns,
-            seen_NT,
-            labels,
-            "test" if self.own else "evaluated",
-            look_for_leaks=not self.own,
+            self.predictor, columns, seen_NT, labels, where, look_for_leaks=not self.own
         )
-        alarms = with_levels(alarms, self.config, metrics, labels, gains)
-        say_alarms(alarms, reporter)
-        return alarms_of_metrics(alarms)
+        alarms = with_levels(alarms, config, metrics, labels, gains)
+        return say_alarms(alarms, reporter)
 
 
 def _check_sampled(run: RunDirectory, config: RunConfig) -> None:

@@ -53,7 +53,7 @@ class Part:
         return own and part != "imputation"
 
 
-def parts_of(network: MixtureNetwork, config: RunConfig) -> list[Part]:
+def _parts_of(network: MixtureNetwork, config: RunConfig) -> list[Part]:
     """Lists the tensors of a network, buffers included; constants are left out."""
     last, layout = config.model.stages[-1], spread_layout(network)
     parameters = {name for name, weight in network.named_parameters() if weight.requires_grad}
@@ -133,7 +133,7 @@ class Frozen:
         if not freeze:
             return cls()
         # A rank may hold none of some experts
-        here = {part.tensor: part for part in parts_of(network, config)}
+        here = {part.tensor: part for part in _parts_of(network, config)}
         parts = list(
             {name: part for found in from_all(here) for name, part in found.items()}.values()
         )

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,49 +19,26 @@ from mmoe.run.folder_claim import MARK
 _Metrics = Mapping[str, Mapping[str, Any]]  # by task
 
 
-class Loggers(ExitStack):
-    """Loggers that a config names, as one; a context manager.
+def open_loggers(
+    config: RunConfig, run: RunDirectory, step: int, say: Callable[[str], None]
+) -> "list[EventLog | MlflowLog]":
+    """Opens the loggers that a config names; context managers.
 
     Args:
         config: Of the run.
-        run: Its folder; None logs nothing: of several ranks only one does.
+        run: Its folder.
         step: Steps done before, by a run that is resumed.
         say: Told where a logger fails that training can do without.
 
     Raises:
         ValueError: A place cannot be logged to.
     """
-
-    def __init__(
-        self,
-        config: RunConfig,
-        run: RunDirectory | None,
-        step: int,
-        say: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        super().__init__()
-        self.all: list[EventLog | MlflowLog] = []
-        for name in config.training.loggers if run is not None else ():
-            assert run is not None
-            if name == "tensorboard":
-                self.all.append(EventLog(run.tensorboard, step))
-            else:
-                self.all.append(MlflowLog.open(config, run, say))
-
-    def __enter__(self) -> "Loggers":
-        for logger in self.all:
-            self.enter_context(logger)
-        return self
-
-    def losses(self, step: int, losses: Mapping[str, float], dropped: int | None = None) -> None:
-        """Hands the losses of a step on."""
-        for logger in self.all:
-            logger.losses(step, losses, dropped)
-
-    def epoch(self, step: int, metrics: _Metrics, rows_per_second: float) -> None:
-        """Hands the metrics of an epoch on."""
-        for logger in self.all:
-            logger.epoch(step, metrics, rows_per_second)
+    return [
+        EventLog(run.tensorboard, step)
+        if name == "tensorboard"
+        else MlflowLog.open(config, run, say)
+        for name in config.training.loggers
+    ]
 
 
 def check_loggers(config: RunConfig) -> None:
@@ -77,10 +54,7 @@ def check_loggers(config: RunConfig) -> None:
 
 
 def log_finished(
-    config: RunConfig,
-    run: RunDirectory,
-    metrics: Mapping[str, Any],
-    say: Callable[[str], None] = lambda _: None,
+    config: RunConfig, run: RunDirectory, metrics: Mapping[str, Any], say: Callable[[str], None]
 ) -> None:
     """Logs what is known when all is written: the test split's metrics, and the run's files."""
     if "mlflow" not in config.training.loggers:
@@ -131,13 +105,10 @@ class EventLog:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
-        try:
+        with self._named() if kind is None else suppress(OSError):
             self.file.close()
-        except OSError as failed:
-            if kind is None:
-                raise self._named(failed) from failed
 
-    def losses(self, step: int, losses: Mapping[str, float], dropped: int | None = None) -> None:
+    def losses(self, step: int, losses: Mapping[str, float], dropped: int | None) -> None:
         """Writes the training loss of each task, and picks that the capacity dropped."""
         if step % _STEPS_BETWEEN_POINTS:
             return
@@ -163,20 +134,21 @@ class EventLog:
 
     def _write(self, **fields: Any) -> None:
         event = self.events.Event(wall_time=time.time(), **fields)
-        try:
+        with self._named():
             self.records.write(event.SerializeToString())
-        except OSError as error:
-            raise self._named(error) from error
 
     def _flush(self) -> None:
         self.flushed = time.monotonic()
-        try:
+        with self._named():
             self.file.flush()
-        except OSError as error:
-            raise self._named(error) from error
 
-    def _named(self, error: OSError) -> OSError:
-        return OSError(f"{self.folder}: TensorBoard's events cannot be written: {error}")
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            what = f"{self.folder}: TensorBoard's events cannot be written"
+            raise OSError(f"{what}: {error}") from error
 
 
 _LONGEST_VALUE = 500  # characters of a parameter, which stores of any version take
@@ -220,7 +192,7 @@ class MlflowLog:
         directory: RunDirectory,
         *,
         ours: bool,
-        say: Callable[[str], None] = lambda _: None,
+        say: Callable[[str], None],
     ) -> None:
         self.client, self.run_id, self.directory = client, run_id, directory
         self.ours, self.say = ours, say
@@ -230,7 +202,7 @@ class MlflowLog:
 
     @classmethod
     def open(
-        cls, config: RunConfig, directory: RunDirectory, say: Callable[[str], None] = lambda _: None
+        cls, config: RunConfig, directory: RunDirectory, say: Callable[[str], None]
     ) -> "MlflowLog":
         """Finds the run of MLflow that this one is logged to, or makes it.
 
@@ -280,7 +252,7 @@ class MlflowLog:
             status = "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
             self._try(lambda: self.client.set_terminated(self.run_id, status=status))
 
-    def losses(self, step: int, losses: Mapping[str, float], dropped: int | None = None) -> None:
+    def losses(self, step: int, losses: Mapping[str, float], dropped: int | None) -> None:
         """Remembers the losses of a step: those of an epoch's last are logged."""
         self.last_losses = dict(losses)
 

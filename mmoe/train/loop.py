@@ -20,16 +20,14 @@ from mmoe.predictor import Predictor
 from mmoe.run import Reporter, RunDirectory, Tracker, write_json
 from mmoe.run.console import by_task
 from mmoe.train.cuda import network_pass, on_device
-from mmoe.train.divergence import RecentSteps
 from mmoe.train.evaluate import validated
-from mmoe.train.loggers import Loggers
+from mmoe.train.loggers import EventLog, MlflowLog, open_loggers
 from mmoe.train.measure import losses_of_mean
 from mmoe.train.prepare import PreparedData
 from mmoe.train.profiling import INPUT, PAUSE, TrainingProfile, part
 from mmoe.train.ranks_report import CommunicationLog, describe_communication, describe_moves
 from mmoe.train.state import TrainingState
-from mmoe.train.step import NetworkPass, Step, StepProgram
-from mmoe.train.step_ranks import StepRanks
+from mmoe.train.step import Step, StepProgram, StepRanks
 
 EpochCallback = Callable[[int, Mapping[str, Any]], bool | None]
 
@@ -60,9 +58,9 @@ class Trainer:
         run: RunDirectory,
         reporter: Reporter,
         *,
-        profile: bool = False,
-        check: Callable[..., None] = lambda **_: None,
-        on_epoch: EpochCallback | None = None,
+        profile: bool,
+        check: Callable[..., None],
+        on_epoch: EpochCallback | None,
     ) -> None:
         self.check, self.on_epoch = check, on_epoch
         self.config, self.state, self.data = config, state, data
@@ -87,14 +85,13 @@ class Trainer:
         state.position.fingerprint = data.fingerprint
         size = config.training.batch_size
         self.batches_per_epoch = math.ceil(len(data.train) / size)
-        self.total_steps = steps_of(config, len(data.train))
         self.ranks = StepRanks.of(state.ranker.network, config.parallel.timeout_seconds)
         self.communication = CommunicationLog(
             state.ranker.network, self.ranks, config.parallel.host_size
         )
-        self.recent = RecentSteps()
         self.of_mean = losses_of_mean(config, data.encoder.labels)
-        self.network_pass: NetworkPass | None = None
+        self.program: StepProgram | None = None
+        self.loggers: list[EventLog | MlflowLog] = []  # of the first rank
         self.profile = self._new_profile() if profile and rank() == 0 else None
 
     def _new_profile(self) -> TrainingProfile | None:
@@ -106,20 +103,29 @@ class Trainer:
         cuda = self.state.ranker.device.type == "cuda"
         return TrainingProfile(self.run.profile, steps, self.reporter, cuda=cuda)
 
+    def _new_program(self) -> StepProgram:
+        rows, say = len(self.data.train), self.reporter.say
+        captured = network_pass(self.state.ranker, self.config, rows, say)
+        steps = steps_of(self.config, rows)
+        return StepProgram(self.state, self.config, steps, self.ranks, network_pass=captured)
+
     def fit(self) -> None:
         """Trains until the last epoch, or until the monitored metric stops improving."""
         position, training = self.state.position, self.config.training
         asked_to_stop = False
-        logged = self.run if rank() == 0 else None
-        loggers = Loggers(self.config, logged, position.step, self.reporter.say)
-        # Left when the last checkpoint is written
-        with loggers as events, self.checkpoints:
+        with ExitStack() as stack:  # left when the last checkpoint is written
+            if rank() == 0:
+                say = self.reporter.say
+                self.loggers = open_loggers(self.config, self.run, position.step, say)
+            for logger in self.loggers:
+                stack.enter_context(logger)
+            stack.enter_context(self.checkpoints)
             self._say_watched()
             self._judge_start()
             while not position.finished:
-                self._epoch(events)
+                self._epoch()
                 with part(PAUSE):
-                    self._close_epoch(events)
+                    self._close_epoch()
                     exploded = "exploded" in position.history[-1]
                     without = position.epochs_without_gain
                     stop = exploded or without >= self._waits()
@@ -219,7 +225,7 @@ class Trainer:
             held["start"] = entries[0]
         return held
 
-    def _epoch(self, events: Loggers) -> None:
+    def _epoch(self) -> None:
         position = self.state.position
         if position.batch == 0:
             position.loss_sums = [0.0] * len(self.config.tasks)
@@ -238,27 +244,17 @@ class Trainer:
                 self.reporter.track(what, len(self.data.train), "rows", done=done)
             )
             start = time.perf_counter()
-            if self.network_pass is None:  # before a thread copies batches: none may while it works
-                self.network_pass = network_pass(
-                    self.state.ranker, self.config, len(self.data.train), self.reporter.say
-                )
+            if self.program is None:  # before a thread copies batches: none may while it captures
+                self.program = self._new_program()
             # Closed, whatever happens, so that nothing reads on in the background
             batches = stack.enter_context(closing(self._batches()))
-            program = StepProgram(
-                self.state,
-                self.config,
-                self.total_steps,
-                self.ranks,
-                self.recent,
-                self.network_pass,
-            )
-            steps = stack.enter_context(closing(program.run(self._taken(batches))))
-            while self._step(steps, tracker, events, start):
+            steps = stack.enter_context(closing(self.program.run(self._taken(batches))))
+            while self._step(steps, tracker, start):
                 if every and position.step % every == 0 and position.batch < self.batches_per_epoch:
                     self._save(best=position.best_value is None)
                 start = time.perf_counter()
 
-    def _step(self, steps: Iterator[Step], tracker: Tracker, events: Loggers, start: float) -> bool:
+    def _step(self, steps: Iterator[Step], tracker: Tracker, start: float) -> bool:
         """Trains on the next batches and says so; False where there are none."""
         position = self.state.position
         with nullcontext() if self.profile is None else self.profile.step():
@@ -276,7 +272,8 @@ class Trainer:
             for t, (loss, rows) in enumerate(zip(result.losses, result.rows, strict=True)):
                 position.loss_sums[t] += loss * rows
                 position.loss_rows[t] += rows
-            events.losses(position.step, self._named(result.losses), result.dropped)
+            for logger in self.loggers:
+                logger.losses(position.step, self._named(result.losses), result.dropped)
             tracker.advance(step_rows, _note(self._mean_losses()))
             seconds = time.perf_counter() - start
             position.epoch_seconds += seconds
@@ -297,13 +294,11 @@ class Trainer:
     def _batches(self) -> Generator[Batch]:
         """The batches of this epoch that are still to do; the order depends on seed and epoch."""
         position, size = self.state.position, self.config.training.batch_size
-        share = Share(rank(), world_size())
-        batches = self.data.train.epoch_batches(
-            self.config.seed, position.epoch, size, position.batch, share
-        )
+        share, seed = Share(rank(), world_size()), self.config.seed
+        batches = self.data.train.epoch_batches(seed, position.epoch, size, position.batch, share)
         return on_device(batches, self.state.ranker.device)
 
-    def _close_epoch(self, events: Loggers) -> None:
+    def _close_epoch(self) -> None:
         """Validates and writes the epoch into the history."""
         position = self.state.position
         sent = self.communication.end(position.step - self.first_step)
@@ -347,7 +342,8 @@ class Trainer:
         if self.ids is not None:
             entry["ids"] = self.ids.summary()
         position.history.append(entry)
-        events.epoch(position.step, metrics, rate)
+        for logger in self.loggers:
+            logger.epoch(position.step, metrics, rate)
         self._say_epoch(entry, notes if position.epoch == 1 else [])
 
     def _validate(self) -> tuple[dict[str, dict[str, Any]], list[str]]:

@@ -194,11 +194,10 @@ def domain_metrics(
             all_negatives=all_negatives,
             intervals=False,
         )
-        there = [
-            task.name
+        tasks = {
+            task.name: found[task.name]
             for t, task in enumerate(config.tasks)
             if asked is None or bool(asked[code, t])
-        ]
-        tasks = {task: found[task] for task in there}
+        }
         entries.append({"domain": name, "rows": int(mine_N.sum()), "tasks": tasks})
     return {"domains": {"column": section.column, "each": entries}}

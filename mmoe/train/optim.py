@@ -96,7 +96,7 @@ def check_schedule(config: OptimizerConfig, total_steps: int) -> None:
         )
 
 
-def build_average(network: nn.Module, decay: float | None) -> AveragedModel | None:
+def build_average(network: nn.Module, decay: float | None) -> "Average | None":
     """Makes an exponential moving average of the network: `a ← d · a + (1 − d) · w`.
 
     `d = min(decay, (1 + n) / (10 + n))` at step n + 1: a short run would otherwise be scored with
@@ -105,13 +105,10 @@ def build_average(network: nn.Module, decay: float | None) -> AveragedModel | No
 
     Source: TensorFlow, `tf.train.ExponentialMovingAverage`, for the rising decay.
     """
-    if decay is None:
-        return None
-
-    return _Average(network, decay)
+    return None if decay is None else Average(network, decay)
 
 
-class _Average(AveragedModel):
+class Average(AveragedModel):
     """Torch's, but which weights belong together is looked up once, not in every step.
 
     Of a mixture of four experts and two towers an update takes 0.1 ms on a CPU, not 0.3 to 0.5.
@@ -121,7 +118,8 @@ class _Average(AveragedModel):
         super().__init__(network, use_buffers=True)
         self._decay = decay
         # The model; tensors of floating point, of the average and the model; whole numbers of both,
-        # which a mean would spoil: that of 7 and 7 may become 6
+        # which a mean would spoil: that of 7 and 7 may become 6. None: to be looked up, as modules
+        # may be others now
         self.pairs: tuple[nn.Module, list[Tensor], list[Tensor], list[_Pair]] | None = None
 
     @torch.no_grad()
@@ -142,12 +140,6 @@ class _Average(AveragedModel):
         for average, weight in whole:
             average.copy_(weight)
         self.n_averaged += 1
-
-
-def forget_pairs(average: AveragedModel) -> None:
-    """Makes an average look its weights up anew, whose modules may be others now."""
-    if isinstance(average, _Average):
-        average.pairs = None
 
 
 def _tensors(module: nn.Module) -> list[Tensor]:

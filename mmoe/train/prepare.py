@@ -221,7 +221,11 @@ class _Fitting:
         rows = 0 if stream is None else len(stream.train)
         self.looked_at = SampledTraining(config, opened.origin, rows, opened.maturity)
         self.masked = MaskedFit(config)
-        self.repeats = _repeat_counter(config, opened) if counts_repeats else None
+        self.repeats: RepeatCounter | None = None
+        # Where copies are kept; one rank is enough
+        if counts_repeats and rank() == 0 and config.data.repeated_rows == "keep":
+            used = [c for c in column_uses(config, opened.columns) if c in opened.columns]
+            self.repeats = RepeatCounter(opened.num_rows, used)
 
     def fit(
         self, earlier: FeatureEncoder | None, advance: Callable[[int], None] | None
@@ -254,14 +258,6 @@ class _Fitting:
             return encoder.learning(data, "values" if train.held is None else "order")
 
         return from_first(learnt, takes_long=True)
-
-
-def _repeat_counter(config: RunConfig, opened: StreamSplits | HeldSplits) -> RepeatCounter | None:
-    """Counts copies where they are kept; one rank is enough."""
-    if rank() > 0 or config.data.repeated_rows != "keep":
-        return None
-    columns = opened.columns
-    return RepeatCounter(opened.num_rows, [c for c in column_uses(config, columns) if c in columns])
 
 
 def _masked_in(config: RunConfig, **splits: BatchSource) -> Masked:

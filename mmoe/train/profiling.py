@@ -3,7 +3,6 @@
 `TrainingProfile` records steps, `part` marks what of a step is going on.
 """
 
-import os
 import statistics
 import time
 from collections import defaultdict
@@ -25,7 +24,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from mmoe.mixture import MultiGateMixture
 from mmoe.models.network import ImputationTowers
 from mmoe.run import Reporter, write_json, write_text
-from mmoe.run.atomic_files import put_in_place
+from mmoe.run.atomic_files import written_aside
 from mmoe.tasks import TaskTowers
 from mmoe.tasks.transfer import AdaptiveTransfer, BayesianTransfer
 
@@ -345,9 +344,8 @@ class TrainingProfile:
         """Writes each file whole; those of an interrupted run that is resumed are replaced."""
         self.folder.mkdir(exist_ok=True)
         trace = self.folder / "trace.json"
-        temporary = trace.with_name(f".{trace.name}.{os.getpid()}.tmp")
-        times = recorder.stop(temporary)
-        put_in_place(temporary, trace)
+        with written_aside(trace) as temporary:
+            times = recorder.stop(temporary)
         found = self._found(times)
         text = self._text(times, found)
         write_json(self.folder / "table.json", found)

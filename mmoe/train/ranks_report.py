@@ -15,7 +15,6 @@ from mmoe.config import ParallelConfig
 from mmoe.embeddings import plan_table
 from mmoe.models import MixtureNetwork, Ranker
 from mmoe.parallel import (
-    AllToAllDispatcher,
     Balance,
     CannotMove,
     Hosts,
@@ -30,7 +29,7 @@ from mmoe.parallel import (
 )
 from mmoe.run import Reporter, RunDirectory, write_json
 from mmoe.train.state import TrainingState
-from mmoe.train.step_ranks import StepRanks
+from mmoe.train.step import StepRanks
 
 _MOVES_SHOWN = 8
 
@@ -119,7 +118,14 @@ def unused_settings(parallel: ParallelConfig, network: nn.Module) -> list[str]:
         said = ", ".join(f"parallel.{key}" for key in asked)
         why = "for spread experts; here every rank has all of them, so nothing changes by it"
         return [f"{said}: {why} (parallel.experts: spread)"] if asked else []
-    said = _waiting(dispatchers) if parallel.slices == "auto" else []
+    said, idle = [], 0
+    if parallel.slices == "auto":
+        idle = max(dispatcher.placement.experts.count(()) for dispatcher in dispatchers)
+    if idle:
+        said.append(
+            f"parallel.slices: auto cuts experts of kind mlp with two widths, no norm and "
+            f"output_activation: none; others are whole here, so {idle} rank(s) compute none"
+        )
     if parallel.exchange == "hierarchical" and not any(d.hosts.are_levels for d in dispatchers):
         hosts = dispatchers[0].hosts
         said.append(
@@ -127,16 +133,6 @@ def unused_settings(parallel: ParallelConfig, network: nn.Module) -> list[str]:
             f"{hosts.count} of {hosts.size}, so rows go in one level (parallel.host_size)"
         )
     return said
-
-
-def _waiting(dispatchers: Sequence[AllToAllDispatcher]) -> list[str]:
-    """A line where ranks have no expert, although experts were to be cut."""
-    placements = [dispatcher.placement for dispatcher in dispatchers]
-    idle = max(one.experts.count(()) for one in placements)
-    return [
-        f"parallel.slices: auto cuts experts of kind mlp with two widths, no norm and "
-        f"output_activation: none; others are whole here, so {idle} rank(s) compute none"
-    ] * (idle > 0)
 
 
 # What a step sends that is counted; rows of tables are TorchRec's, and are not
@@ -152,7 +148,7 @@ class CommunicationLog:
         host_size: Ranks on each host; None: as the launcher says.
     """
 
-    def __init__(self, network: nn.Module, ranks: StepRanks, host_size: int | None = None) -> None:
+    def __init__(self, network: nn.Module, ranks: StepRanks, host_size: int | None) -> None:
         self._ranks, self._alone = ranks, ranks.alone
         self._dispatchers = [] if self._alone else dispatchers_of(network)
         counts = [dispatcher.num_experts for dispatcher in self._dispatchers]

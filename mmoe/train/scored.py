@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -300,7 +299,7 @@ def _numbers(
     name: str,
     tasks: Sequence[TaskConfig],
     scored: str,
-    absent: Mapping[str, np.ndarray] = MappingProxyType({}),
+    absent: Mapping[str, np.ndarray],
 ) -> np.ndarray:
     """A column of predictions as `Predictor` gives it: of classes, their numbers.
 

@@ -196,14 +196,13 @@ def _check_same(
     if isinstance(here, dict) and isinstance(there, dict):
         name = next(name for name in {**here, **there} if here.get(name) != there.get(name))
         key, there, here = f"{key}.{name}", there.get(name), here.get(name)
-    raise ValueError(
-        f"--warm-start {earlier.path}: {key} is {there!r} there and {here!r} here, and what "
-        "training.freeze keeps would score otherwise; keep it as it was"
-    )
+    mend = ", and what training.freeze keeps would score otherwise; keep it as it was"
+    raise earlier.other(key, there, here, mend)
 
 
 def _check_encoder(config: RunConfig, earlier: EarlierRun) -> None:
     """No setting of a frozen feature may be another: it would have no effect."""
+    mend = f", but training.freeze keeps the {ENCODER}; keep it as it was, or do not freeze it"
     for section in ("features", "tables"):
         pairs = named_pairs(earlier.config, config, lambda c, name=section: getattr(c, name))
         for there, here in pairs:
@@ -211,11 +210,7 @@ def _check_encoder(config: RunConfig, earlier: EarlierRun) -> None:
             for key in two:
                 if key not in ("learning_rate", "vectors") and one.get(key) != two[key]:
                     where = f"{section}.{here.name}.{key}"
-                    raise ValueError(
-                        f"--warm-start {earlier.path}: {where} is {one.get(key)!r} there and "
-                        f"{two[key]!r} here, but training.freeze keeps the {ENCODER}; keep it as "
-                        "it was, or do not freeze the encoder"
-                    )
+                    raise earlier.other(where, one.get(key), two[key], mend)
 
 
 _NEW = "__new"  # then the number of the stage

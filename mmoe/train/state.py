@@ -2,13 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from functools import cache
 from typing import Any, cast
 
 import torch
 from pydantic import create_model
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel
 
 from mmoe.checkpoint import (
     CheckpointFolder,
@@ -18,9 +16,7 @@ from mmoe.checkpoint import (
     load_weights,
 )
 from mmoe.checkpoint.folder import with_prefix
-from mmoe.checkpoint.optimizer_state import flatten_optimizer, unflatten_optimizer
-from mmoe.checkpoint.random_state import RandomState
-from mmoe.checkpoint.weights import load_id_maps, load_wide
+from mmoe.checkpoint.resume_state import RandomState, flatten_optimizer, unflatten_optimizer
 from mmoe.config import Count, Number, Stored
 from mmoe.embeddings import managed_ids
 from mmoe.models import MixtureNetwork, Ranker
@@ -36,7 +32,7 @@ from mmoe.parallel import (
 from mmoe.parallel.experts.moves import place_as, placements
 from mmoe.parallel.sharded_tensors import TensorMap, cut_all, cut_like
 from mmoe.train.frozen import Frozen
-from mmoe.train.optim import forget_pairs
+from mmoe.train.optim import Average
 
 
 @dataclass
@@ -75,7 +71,7 @@ class TrainingState:
 
     ranker: Ranker
     optimizer: torch.optim.Optimizer
-    average: AveragedModel | None
+    average: Average | None
     position: Position
     layout: Mapping[str, Sequence[Shard]] = field(default_factory=dict)
     frozen: Frozen = field(default_factory=Frozen)
@@ -98,20 +94,20 @@ class TrainingState:
         Returns:
             What became better, by the names of mixtures; see `rebalance_experts`.
         """
-        better = rebalance_experts(self.ranker.network, self.optimizer, self._copies)
+        better = rebalance_experts(self.ranker.network, self.optimizer, self._averaged)
         if better:
             self._placed_anew()
         return better
 
     @property
-    def _copies(self) -> list[nn.Module]:
+    def _averaged(self) -> list[nn.Module]:
         return [] if self.average is None else [self.average.module]
 
     def _placed_anew(self) -> None:
         """Other tensors are here now, or lie elsewhere."""
         self.layout = spread_layout(self.ranker.network)
         if self.average is not None:
-            forget_pairs(self.average)
+            self.average.pairs = None
 
     def save(self, checkpoints: CheckpointSaver, *, best: bool) -> None:
         """Writes a checkpoint; all ranks together.
@@ -119,15 +115,14 @@ class TrainingState:
         `model` is what scores, `training` what resuming needs beside it.
         """
         embeddings, network = self.ranker.tables, self.ranker.network
+        moments = flatten_optimizer(self.optimizer, network)
         # Two states: scoring reads `model` alone
         model: dict[str, Tensor | Sequence[Shard]] = {
             **with_prefix("network", cut_all(self.scoring_network.state_dict(), self.layout)),
             **with_prefix("tables", embeddings.table_shards()),
         }
         training: dict[str, Tensor | Sequence[Shard]] = {
-            **with_prefix(
-                "optimizer", self._cut(flatten_optimizer(self.optimizer, self.ranker.network))
-            ),
+            **with_prefix("optimizer", self._cut(moments)),
             **with_prefix("accumulators", embeddings.optimizer_shards()),
             **self.draws.shards(),
         }
@@ -142,8 +137,7 @@ class TrainingState:
             training |= with_prefix("raw", cut_all(network.state_dict(), self.layout))
             training["averaged"] = self.average.n_averaged
         training |= with_prefix("placement", placements(network))
-        step = self.position.step
-        checkpoints.save(step, model, training, asdict(self.position), best=best)
+        checkpoints.save(self.position.step, model, training, asdict(self.position), best=best)
 
     def restore(self, folder: CheckpointFolder, *, seed: int = 0) -> str | None:
         """Continues from the latest checkpoint, whatever device or number of ranks wrote it.
@@ -157,24 +151,20 @@ class TrainingState:
         model, training = (folder.tensors("latest", state) for state in ("model", "training"))
         network, embeddings = self.ranker.network, self.ranker.tables
         if placed := training.part("placement").whole():
-            place_as([network, *self._copies], self.optimizer, placed)
+            place_as([network, *self._averaged], self.optimizer, placed)
             self._placed_anew()
-        load_network(self.scoring_network, model.part("network"), self.layout)
-        load_wide(self.ranker, model)
+        load_weights(self.ranker, model, self.layout)
         if self.average is not None:
+            load_network(self.scoring_network, model.part("network"), self.layout)
             load_network(network, training.part("raw"), self.layout)
             training.load({"averaged": self.average.n_averaged}, all_names=False)
-        # A rank of several may hold no row of a table, and then has none of its names
-        one = world_size() == 1
-        model.part("tables").load(embeddings.table_shards(), all_names=one)
-        training.part("accumulators").load(embeddings.optimizer_shards(), all_names=one)
-        load_id_maps(embeddings, model)
+        accumulators = training.part("accumulators")
+        accumulators.load(embeddings.optimizer_shards(), all_names=world_size() == 1)
         ids = managed_ids(embeddings)
         if ids is not None:
             ids.load_progress(training.part("ids").whole())
-        unflatten_optimizer(
-            self.optimizer, network, self._stored_moments(training.part("optimizer"))
-        )
+        moments = self._stored_moments(training.part("optimizer"))
+        unflatten_optimizer(self.optimizer, network, moments)
         state = folder.state(_stored_position())
         self.position = Position(**{f.name: state[f.name] for f in fields(Position)})
         if rank() == 0:
@@ -210,7 +200,6 @@ class TrainingState:
         return cut
 
 
-@cache
 def _stored_position() -> type[Stored]:
     """The shape of state.json: the fields of a position, by their types."""
     kinds: dict[str, Any] = {f.name: (f.type, ...) for f in fields(Position)}

@@ -8,18 +8,21 @@ balance losses, capacities and batch norms are those of each batch, the losses a
 
 Over ranks each has its rows of every batch, or none: all take the same phases of as many batches,
 and all get the losses of all rows. Balance losses and batch norms are then those of all ranks' rows
-of a batch, capacities those of each rank's.
-"""
+of a batch, capacities those of each rank's."""
 
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cached_property
 from itertools import zip_longest
+from typing import cast
 
 import torch
-from torch import Tensor
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
 from torch.profiler import record_function
 
 from mmoe.config import RunConfig
@@ -27,15 +30,154 @@ from mmoe.datasets import Batch
 from mmoe.embeddings import EmbeddingBackend, Lookups
 from mmoe.errors import WHAT_TO_CHANGE, Diverged, NotFinite
 from mmoe.mixture import SigmoidGate
-from mmoe.mixture.gates.sigmoid import biased_gates
+from mmoe.mixture.gates.sigmoid import biased_gates, gate_loads
 from mmoe.models import NetworkOutput, Ranker
-from mmoe.parallel import from_all
+from mmoe.parallel import (
+    GradientSum,
+    from_all,
+    is_spread,
+    parameters_by_replicas,
+    replicated_parameters,
+    world_size,
+)
+from mmoe.parallel.launch.process_group import COLLECTIVE_SECONDS
 from mmoe.tasks.masked_loss import TaskLosses
 from mmoe.train.divergence import RecentSteps, likeliest_cause
 from mmoe.train.optim import learning_rate_factor
 from mmoe.train.profiling import BACKWARD, EMBEDDINGS, LOSS, OPTIMIZER, PREFIX
 from mmoe.train.state import TrainingState
-from mmoe.train.step_ranks import ONE_PROCESS, StepRanks
+
+
+class StepRanks:
+    """Ranks that share every batch of a training run, and what they tell each other.
+
+    The loss is `L = Σ_r L_r`, the sum of what each rank calls `backward` on. So gradients of what
+    every rank has are added up; those of spread experts are complete where they are held. Sums
+    travel in a process group of their own: nothing else that ranks exchange at that time (rows of
+    experts, of tables) waits for them, or could change places with them.
+
+    Attributes:
+        alone: Whether there are no other ranks.
+
+    Example:
+        >>> from mmoe.train.step import ONE_PROCESS
+        >>> ONE_PROCESS.add_up(torch.tensor([2.0]))
+        tensor([2.])
+    """
+
+    def __init__(self) -> None:
+        self.alone = True
+        self.group: dist.ProcessGroup | None = None
+        self.gradients: list[GradientSum] = []
+        self.empty: list[nn.Parameter] = []
+        self.network: nn.Module | None = None
+
+    @classmethod
+    def of(cls, network: nn.Module, timeout_seconds: int = COLLECTIVE_SECONDS) -> "StepRanks":
+        """Makes it for all ranks of the process group, or for this process alone; collective.
+
+        Args:
+            network: What is trained, built by each rank as its part of one network.
+            timeout_seconds: After which a rank that waits for another gives up.
+        """
+        ranks = cls()
+        if world_size() > 1:
+            patience = timedelta(seconds=timeout_seconds)
+            ranks.group = cast(dist.ProcessGroup, dist.new_group(timeout=patience))
+            ranks.alone, ranks.network = False, network
+            ranks.find_gradients()
+        return ranks
+
+    def find_gradients(self) -> None:
+        """Finds the gradients that are added up, of a network whose modules may be others now."""
+        if self.network is None:
+            return
+        for gradients in self.gradients:
+            gradients.close()
+        summed = [(self.group, replicated_parameters(self.network))]
+        summed += [(g, own) for g, own in parameters_by_replicas(self.network) if g is not None]
+        self.gradients = [GradientSum(weights, group) for group, weights in summed]
+        self.empty = [w for w in self.network.parameters() if w.requires_grad and not w.numel()]
+
+    def close(self) -> None:
+        """Ends the group of gradient sums; no step follows."""
+        if self.group is not None:
+            dist.destroy_process_group(self.group)
+
+    def add_up(self, amounts_N: Tensor) -> Tensor:
+        """Adds amounts up over ranks, and waits for the sums.
+
+        Args:
+            amounts_N: As many on every rank; float64 where the sums must be exact.
+        """
+        if not self.alone:
+            amounts_N = amounts_N.clone()
+            dist.all_reduce(amounts_N, group=self.group)
+        return amounts_N
+
+    def begin_outcome(self, amounts_N: Tensor) -> Callable[[], Tensor]:
+        """Begins to add up what the forward passes found.
+
+        The picks that gates count for their biases (`SigmoidGate`) travel in the same message.
+
+        Args:
+            amounts_N: float64, as many on every rank.
+
+        Returns:
+            Waits for the sums, of which each rank has the same bits, and returns them.
+        """
+        if self.network is None:
+            return lambda: amounts_N
+        loads = gate_loads(self.network)
+        flat = torch.cat([amounts_N, *(load_GE.flatten().double() for load_GE in loads)])
+        work = dist.all_reduce(flat, group=self.group, async_op=True)
+
+        def finish() -> Tensor:
+            assert work is not None
+            work.wait()
+            sums_N, *counts = flat.split([len(amounts_N), *(load.numel() for load in loads)])
+            for load_GE, count in zip(loads, counts, strict=True):
+                load_GE.copy_(count.view_as(load_GE))
+            return sums_N
+
+        return finish
+
+    def adding_gradients(self) -> AbstractContextManager[object]:
+        """Encloses a step's last backward pass: gradients leave as they come."""
+        stack = ExitStack()
+        for gradients in self.gradients:
+            stack.enter_context(gradients.in_flight())
+        return stack
+
+    def wait(self) -> None:
+        """Waits until the gradients of the step are those of all ranks."""
+        for gradients in self.gradients:
+            gradients.wait()
+        # Of experts that are all elsewhere: an optimizer counts the same steps of them as there
+        for weight in self.empty:
+            weight.grad = torch.zeros_like(weight)
+
+    def clip(self, network: nn.Module, max_norm: float) -> None:
+        """Shortens the dense gradients to an L2 norm of at most `max_norm`, over all ranks."""
+        if self.alone or not is_spread(network):
+            clip_grad_norm_(network.parameters(), max_norm)
+            return
+        others = _norm(replicated_parameters(network))
+        mine = torch.zeros_like(others, dtype=torch.float64)
+        for group, weights in parameters_by_replicas(network):
+            # The sum over all ranks has each of them as often as there are replicas
+            replicas = 1 if group is None else dist.get_world_size(group)
+            mine += _norm(weights).double().square() / replicas
+        squares = self.add_up(mine.view(1))[0] + others.double().square()
+        clip_grads_with_norm_(network.parameters(), max_norm, squares.sqrt().to(others.dtype))
+
+
+def _norm(weights: Sequence[nn.Parameter]) -> Tensor:
+    return get_total_norm([weight.grad for weight in weights if weight.grad is not None])
+
+
+ONE_PROCESS = StepRanks()
+
 
 # Rows and what their ids were looked up to be; a `Ranker`, or what runs its network otherwise
 NetworkPass = Callable[[Batch, Lookups | None], NetworkOutput]
@@ -193,7 +335,7 @@ class StepProgram:
                 step,
                 self._losses,
                 self.ranks,
-                narrow=self._narrow,
+                narrow=self.config.training.precision == "bf16",
                 network_pass=self.network_pass,
             )
 
@@ -239,10 +381,6 @@ class StepProgram:
         return TaskLosses(self.config.trained_tasks)
 
     @cached_property
-    def _narrow(self) -> bool:
-        return self.config.training.precision == "bf16"
-
-    @cached_property
     def _biased_gates(self) -> list[SigmoidGate]:
         """Gates whose biases follow their loads."""
         return biased_gates(self.state.ranker.network)
@@ -266,26 +404,6 @@ class StepProgram:
         findings = [found] if alone or not everywhere else from_all(found)
         cause = min((one for one in findings if one is not None), default=None)
         return WHAT_TO_CHANGE if cause is None else f"likeliest cause: {cause.what}; {cause.mend}"
-
-
-def train_step(
-    state: TrainingState,
-    batches: Sequence[Batch],
-    config: RunConfig,
-    total_steps: int,
-    ranks: StepRanks = ONE_PROCESS,
-) -> StepLosses:
-    """Trains on one step of `batches`; see `StepProgram` for the arguments.
-
-    Returns:
-        The losses over all ranks' rows.
-
-    Raises:
-        Diverged: The loss is not finite, on any rank; names the step and the task.
-    """
-    step = StepProgram(state, config, total_steps, ranks).train(Step.of(batches))
-    assert step.found is not None
-    return step.found
 
 
 def forward(
@@ -374,14 +492,19 @@ def _of_all_ranks(
     middle of the forward pass, and leave the others waiting.
     """
     batches = step.batches
-    whole_T = _observed_of_all(batches, losses)
+    observed = [
+        losses.observed_weights(b.labels_BT, b.observed_BT, b.weights_BT)
+        for b in batches
+        if b.labels_BT is not None and b.observed_BT is not None and b.weights_BT is not None
+    ]
+    whole_T = torch.stack(observed).sum(0)
     rows_N = [float(batch.num_rows) for batch in batches]
     if not ranks.alone:
         read = [x for of_batch in step.leaves for x in of_batch.tensors]
         read += [x for batch in batches for x in (batch.dense_BF, batch.request_dense_QF)]
         if not all(map(len, batches)):
             read += ranker.network.parameters()  # a rank without rows would not notice
-        wrong = [not_finite(x.detach()) for x in read if x is not None and x.numel()]
+        wrong = [_not_finite(x.detach()) for x in read if x is not None and x.numel()]
         rows = torch.tensor(rows_N, dtype=torch.float64, device=whole_T.device)
         wrong_1 = torch.stack([rows.new_zeros(()).bool(), *wrong]).sum().view(1).to(rows)
         sums = ranks.add_up(torch.cat([whole_T.double(), rows, wrong_1]))
@@ -430,29 +553,17 @@ def _loss(
     return total, losses_T
 
 
-def _observed_of_all(batches: Sequence[Batch], losses: TaskLosses) -> Tensor:
-    """Returns each task's divisor of the loss, `weights_T`."""
-    return torch.stack(
-        [
-            losses.observed_weights(b.labels_BT, b.observed_BT, b.weights_BT)
-            for b in batches
-            if b.labels_BT is not None and b.observed_BT is not None and b.weights_BT is not None
-        ]
-    ).sum(0)
-
-
 def _backward_of_tables(lookups: Lookups, leaves: Sequence[Lookups]) -> None:
     """Goes on where the batches' backward passes ended."""
-    by_batch = [of_batch.tensors for of_batch in leaves]
-    found = list(zip(lookups.tensors, zip(*by_batch, strict=True), strict=True))
-    # Of no features nothing is looked up, and of a table without tensors nothing has a gradient
-    found = [(whole, parts) for whole, parts in found if whole.requires_grad]
-    torch.autograd.backward([whole for whole, _ in found], [_joined(parts) for _, parts in found])
-
-
-def _joined(leaves: Sequence[Tensor]) -> Tensor:
-    gradients = [torch.zeros_like(x) if x.grad is None else x.grad for x in leaves]
-    return gradients[0] if len(gradients) == 1 else torch.cat(gradients)
+    by_batch = zip(*(of_batch.tensors for of_batch in leaves), strict=True)
+    read, gradients = [], []
+    for whole, parts in zip(lookups.tensors, by_batch, strict=True):
+        # Of no features nothing is looked up, and of a table without tensors nothing has a gradient
+        if whole.requires_grad:
+            mine = [torch.zeros_like(x) if x.grad is None else x.grad for x in parts]
+            read.append(whole)
+            gradients.append(mine[0] if len(mine) == 1 else torch.cat(mine))
+    torch.autograd.backward(read, gradients)
 
 
 def _all_ids(batches: Sequence[Batch]) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -477,14 +588,10 @@ def _by_feature(tensors: Sequence[Tensor], counts: Sequence[list[int]]) -> Tenso
     return torch.cat(ordered) if ordered else tensors[0]  # no feature has ids
 
 
-def not_finite(x: Tensor) -> Tensor:
+def _not_finite(x: Tensor) -> Tensor:
     """Returns a bool scalar: is a number of `x` NaN or infinite?
 
     One pass, where `isfinite` takes three; nothing is read on the host.
-
-    Example:
-        >>> not_finite(torch.tensor([1.0, torch.nan]))
-        tensor(True)
     """
     return ~torch.stack(torch.aminmax(x)).isfinite().all()
 

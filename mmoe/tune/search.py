@@ -33,7 +33,7 @@ from mmoe.run import (
 )
 from mmoe.run.console import InnerReporter, once
 from mmoe.train import PreparedData, prepare, train_run
-from mmoe.train.run_folder.claim import begin_planned, with_absolute_paths
+from mmoe.train.claim import begin_planned, with_absolute_paths
 from mmoe.tune.study import Dimension, Outcome, Study, import_optuna, search_space, with_values
 
 BEST, RESULT = "best.yaml", "tune.json"
@@ -126,16 +126,8 @@ class _Search:
         self.config, self.out, self.shared = config, out, shared
         self.deadline, self.reporter, self.claim = deadline, reporter, claim
         self.warn = once(reporter.say)
-        rows = None if shared is None else len(shared.train)
-        self.space: list[Dimension] = search_space(config, rows)
-        self.higher = higher_is_better(config.training.monitor)
-        self.study = Study(
-            out,
-            self.space,
-            config.seed,
-            epochs=config.training.epochs,
-            higher_is_better=self.higher,
-        )
+        self.space = search_space(config, None if shared is None else len(shared.train))
+        self.study = Study(out, self.space, config)
         self.outcomes = self.study.outcomes()
         for outcome in self.outcomes:  # of a process that was killed before it could
             remove_trial(_trial_folder(out, outcome.settings))
@@ -208,20 +200,18 @@ class _Search:
 
     def write(self) -> dict[str, Any]:
         """Writes what has been found so far: a search that is killed leaves its best config."""
-        result = search_result(self.config, self.space, self.outcomes, higher_is_better=self.higher)
-        best = result["best"]
-        if best is not None:
-            was = {key: result["own"][key] for key in best["changed"]}
-            config = with_values(self.config, best["changed"])
-            text = commented_config(config, was, _header(result))
+        result = search_result(self.config, self.space, self.outcomes)
+        if result["best"] is not None:
+            changed = result["best"]["changed"]
+            was = {key: result["own"][key] for key in changed}
+            text = commented_config(with_values(self.config, changed), was, _header(result))
             write_text(self.out / BEST, text)
         write_json(self.out / RESULT, result)
         return result
 
     def _say(self, outcome: Outcome) -> None:
-        number, own = len(self.outcomes), {each.key: each.values[each.own] for each in self.space}
-        changed = {key: value for key, value in outcome.settings.items() if value != own[key]}
-        monitor = self.config.training.monitor
+        number, monitor = len(self.outcomes), self.config.training.monitor
+        changed = _changed(self.space, outcome)
         value = "no value" if outcome.value is None else f"{monitor} {outcome.value:.5g}"
         self.reporter.say(
             f"trial {number}: {value}, {outcome.state} after {outcome.epochs} epoch(s), "
@@ -330,11 +320,7 @@ def remove_trial(folder: Path) -> None:
 
 
 def search_result(
-    config: RunConfig,
-    space: Sequence[Dimension],
-    outcomes: Sequence[Outcome],
-    *,
-    higher_is_better: bool,
+    config: RunConfig, space: Sequence[Dimension], outcomes: Sequence[Outcome]
 ) -> dict[str, Any]:
     """Returns what tune.json holds.
 
@@ -342,8 +328,8 @@ def search_result(
         config: That was tuned.
         space: What was searched over.
         outcomes: Of the trials, the config's own first.
-        higher_is_better: Of the monitored metric.
     """
+    higher = higher_is_better(config.training.monitor)
     own = {dimension.key: dimension.values[dimension.own] for dimension in space}
     trials = [
         {
@@ -352,26 +338,27 @@ def search_result(
             "value": one.value,
             "epochs": one.epochs,
             "seconds": one.seconds,
-            "changed": {key: v for key, v in one.settings.items() if v != own[key]},
+            "changed": _changed(space, one),
         }
         for number, one in enumerate(outcomes, start=1)
     ]
+    # The first of those with the best value, so that a tie leaves the config as it is
+    judged = [trial for trial in trials if trial["value"] is not None]
+    sign = -1 if higher else 1
     return {
         "name": config.name,
         "monitor": config.training.monitor,
-        "higher_is_better": higher_is_better,
+        "higher_is_better": higher,
         "space": {dimension.key: list(dimension.values) for dimension in space},
         "own": own,
         "trials": trials,
-        "best": _best(trials, higher_is_better),
+        "best": min(judged, key=lambda trial: sign * trial["value"], default=None),
     }
 
 
-def _best(trials: Sequence[dict[str, Any]], higher_is_better: bool) -> dict[str, Any] | None:
-    """The first of those with the best value, so that a tie leaves the config as it is."""
-    judged = [trial for trial in trials if trial["value"] is not None]
-    sign = -1 if higher_is_better else 1
-    return min(judged, key=lambda trial: sign * trial["value"], default=None)
+def _changed(space: Sequence[Dimension], outcome: Outcome) -> dict[str, Any]:
+    own = {each.key: each.values[each.own] for each in space}
+    return {key: value for key, value in outcome.settings.items() if value != own[key]}
 
 
 def search_table(result: Mapping[str, Any]) -> Table:

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 from mmoe.config import RunConfig, config_from_dict
+from mmoe.metrics import higher_is_better
 
 _WIDER = (0.25, 0.5, 1, 2)
 _RATES = (0.125, 0.25, 0.5, 1, 2, 4)
@@ -94,7 +95,7 @@ def search_space(config: RunConfig, train_rows: int | None = None) -> list[Dimen
     return dimensions
 
 
-def with_values(config: RunConfig, values: Mapping[str, Any], origin: str = "tune") -> RunConfig:
+def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
     """Returns the config with other values of some keys.
 
     Raises:
@@ -107,7 +108,7 @@ def with_values(config: RunConfig, values: Mapping[str, Any], origin: str = "tun
         for name in sections:
             section = section[name]
         section[last] = value
-    return config_from_dict(raw, origin)
+    return config_from_dict(raw, "tune")
 
 
 def _keys(config: RunConfig) -> list[str]:
@@ -167,7 +168,7 @@ def _get(raw: Mapping[str, Any], key: str) -> Any:
     return found
 
 
-JOURNAL = "trials.journal"
+_JOURNAL = "trials.journal"
 _NAME, _OUTCOME, _SPACE = "mmoe", "outcome", "space"
 # Of the trials that have come as far, about one in so many goes on: after a ninth of the epochs
 # (one at least), after three times as many, and so on
@@ -202,33 +203,23 @@ class Study:
     Args:
         folder: Of the search.
         space: What is searched over.
-        seed: Of what is drawn.
-        epochs: Of a trial that is not cut short.
-        higher_is_better: Of the monitored metric.
+        config: That is tuned.
 
     Raises:
         ValueError: Optuna is not installed, or the journal is damaged or of another search space.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        space: Sequence[Dimension],
-        seed: int,
-        *,
-        epochs: int,
-        higher_is_better: bool,
-    ) -> None:
-        self.space, self.higher_is_better = space, higher_is_better
+    def __init__(self, folder: Path, space: Sequence[Dimension], config: RunConfig) -> None:
+        self.space, training, seed = space, config.training, config.seed
         optuna = self.optuna = import_optuna()
-        path = folder / JOURNAL
+        path = folder / _JOURNAL
         try:
             journal = import_module("optuna.storages.journal")
             storage = optuna.storages.JournalStorage(journal.JournalFileBackend(str(path)))
             self.study = optuna.create_study(
                 storage=storage,
                 study_name=_NAME,
-                direction="maximize" if higher_is_better else "minimize",
+                direction="maximize" if higher_is_better(training.monitor) else "minimize",
                 load_if_exists=True,
             )
             trials = self.study.get_trials(deepcopy=False)
@@ -242,7 +233,7 @@ class Study:
             seed=seed + len(trials), n_startup_trials=_FIRST_TRIALS
         )
         self.study.pruner = optuna.pruners.SuccessiveHalvingPruner(
-            min_resource=max(1, epochs // _REDUCTION**2), reduction_factor=_REDUCTION
+            min_resource=max(1, training.epochs // _REDUCTION**2), reduction_factor=_REDUCTION
         )
         self._again = self._interrupted(trials)
         self._first = _first_trials(space, seed)

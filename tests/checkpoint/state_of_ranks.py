@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from mmoe.checkpoint.optimizer_state import flatten_optimizer, unflatten_optimizer
+from mmoe.checkpoint.resume_state import flatten_optimizer, unflatten_optimizer
 from mmoe.checkpoint.saver import CheckpointSaver
 from mmoe.config import OptimizerConfig
 from mmoe.parallel.sharded_tensors import Shard

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mmoe.checkpoint import mapped as mapped_module
+from mmoe.checkpoint import plain_file
 from mmoe.config import config_from_dict
 from mmoe.datasets.rows.splits import Splits
 from mmoe.predictor import load_predictor
 from mmoe.run import RunDirectory
-from mmoe.run.host_memory import available_bytes
+from mmoe.run.memory import available_bytes
 from mmoe.score.scorer import ScoreRequest
 from mmoe.train import train_run
 from tests.forked import Forked
@@ -103,11 +103,11 @@ def test_the_file_is_written_once_and_anew_for_another_checkpoint(run_of, cache,
 
 
 def run_of_best(run):
-    return mapped_module.CheckpointFolder(run.checkpoint).step("best").name
+    return plain_file.CheckpointFolder(run.checkpoint).step("best").name
 
 
 def test_a_model_that_does_not_fit_is_refused_before_it_is_read(run_of, cache, monkeypatch):
-    monkeypatch.setattr("mmoe.run.host_memory.available_bytes", lambda: 1000)
+    monkeypatch.setattr("mmoe.run.memory.available_bytes", lambda: 1000)
     says = (
         r"^\S+/run: the model: takes [\d,]+ bytes \(.*\), but this host has 1,000 available .*int8"
     )
@@ -125,7 +125,7 @@ def test_what_is_available_is_known():
 
 
 def test_control_groups_limit_what_is_available(tmp_path, monkeypatch):
-    from mmoe.run import host_memory
+    from mmoe.run import memory
 
     group = tmp_path / "docker" / "job"
     group.mkdir(parents=True)
@@ -135,7 +135,7 @@ def test_control_groups_limit_what_is_available(tmp_path, monkeypatch):
         ("memory.stat", "anon 300000\nfile 400000\nshmem 100000\n"),
     ):
         (group / name).write_text(text)
-    monkeypatch.setattr(host_memory, "_groups", lambda: [group, group.parent])
+    monkeypatch.setattr(memory, "_groups", lambda: [group, group.parent])
     assert available_bytes() == 1_000_000 - (700_000 - 400_000 + 100_000)
     (group / "memory.max").write_text("max")
     assert available_bytes() != 600_000

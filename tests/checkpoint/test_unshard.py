@@ -6,10 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from mmoe.checkpoint import unshard as unshard_module
 from mmoe.checkpoint.folder import CheckpointFolder
+from mmoe.checkpoint.plain_file import unshard
 from mmoe.checkpoint.saver import CheckpointSaver
-from mmoe.checkpoint.unshard import unshard
 from mmoe.parallel.sharded_tensors import Shard
 from mmoe.run import RunDirectory
 
@@ -39,7 +38,7 @@ def run(tmp_path):
 
 
 def test_pieces_are_joined(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(unshard_module, "_BLOCK_BYTES", 40)  # smaller than a tensor
+    monkeypatch.setattr("mmoe.checkpoint.folder._BLOCK_BYTES", 40)  # smaller than a tensor
     assert len(list((run.checkpoint / "step-00000001").glob("model-*"))) == 3
     for which, factor in (("best", 1), ("latest", 0), ("step-00000001", 1)):
         out = tmp_path / f"{which}.safetensors"

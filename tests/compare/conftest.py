@@ -3,9 +3,8 @@
 import pyarrow.parquet as pq
 import pytest
 
-from mmoe.compare import ComparisonSettings, compare_models
+from mmoe.compare import ComparisonSettings, baselines, compare_models
 from mmoe.config import config_from_dict, set_values
-from mmoe.train import baselines
 
 
 @pytest.fixture(autouse=True)

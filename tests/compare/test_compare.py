@@ -11,7 +11,7 @@ import yaml
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.compare import ComparisonSettings
-from mmoe.compare.entries import ComparedRows, baseline_entry
+from mmoe.compare.walk import ComparedRows, baseline_entry
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets import Splits
 from mmoe.metrics import auc_difference_interval

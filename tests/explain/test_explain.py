@@ -51,7 +51,7 @@ def result(run):
 
 def test_changes_are_those_of_a_model_that_does_without_with_delongs_interval(run, result, log):
     from mmoe.explain.passes import places_of
-    from mmoe.train.run_folder.data import held_out_rows
+    from mmoe.train.run_data import held_out_rows
 
     predictor, encoder, config = load_predictor(run.directory)
     rows = held_out_rows(run.directory, config, encoder, None, None)[0]

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
-from mmoe.checkpoint.optimizer_state import flatten_optimizer
+from mmoe.checkpoint.resume_state import flatten_optimizer
 from mmoe.config import EXPERTS, ExpertConfig, RunConfig
 from mmoe.datasets.rows.batch import Batch
 from mmoe.embeddings import Lookups
@@ -22,12 +22,12 @@ from mmoe.models.build import relate_tasks
 from mmoe.parallel import Shard, expert_shards, parameters_by_replicas, replicated_parameters
 from mmoe.train.optim import build_average, build_optimizer
 from mmoe.train.state import Position, TrainingState
-from mmoe.train.step import train_step
-from mmoe.train.step_ranks import ONE_PROCESS, StepRanks
+from mmoe.train.step import ONE_PROCESS, StepRanks
 from tests.models.interactions import frozen_modules
 from tests.own_kinds import own_keys
 from tests.parallel import odd_experts
 from tests.ranks import PATIENCE, one_group, shared_out
+from tests.runs import train_step
 
 # What is trained: gates, kinds of experts, rows of ranks
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from mmoe.checkpoint.folder import CheckpointFolder
-from mmoe.checkpoint.optimizer_state import flatten_optimizer
+from mmoe.checkpoint.resume_state import flatten_optimizer
 from mmoe.checkpoint.saver import CheckpointSaver
 from mmoe.mixture import ExpertPool, MultiGateMixture, SoftmaxGate, TopKGate, mlp_experts
 from mmoe.parallel import (
@@ -26,8 +26,7 @@ from mmoe.parallel import (
     spread_layout,
 )
 from mmoe.parallel.experts.shards import mixtures_of
-from mmoe.train.step import train_step
-from mmoe.train.step_ranks import ONE_PROCESS, StepRanks
+from mmoe.train.step import ONE_PROCESS, StepRanks
 from tests.parallel import shadow_world
 from tests.parallel.dense_world import (
     ODD,
@@ -44,6 +43,7 @@ from tests.parallel.dense_world import (
     worst,
 )
 from tests.ranks import PATIENCE, one_group, shared_out
+from tests.runs import train_step
 
 CASES = {
     "equal MLPs": Case(TOP_2, "spread", {"num_experts": 8}),

@@ -16,10 +16,10 @@ from mmoe.run import RunDirectory
 from mmoe.score import folder_start
 from mmoe.score.file_scorer import Output
 from mmoe.score.scorer import ScoreRequest
+from mmoe.train import claim as run_start
 from mmoe.train import evaluate, train_run
+from mmoe.train.claim import RunClaim
 from mmoe.train.prepare import prepare
-from mmoe.train.run_folder import claim as run_start
-from mmoe.train.run_folder.claim import RunClaim
 from mmoe.train.warm_start import WarmStartReport
 from tests.parallel.test_commands import CONFIG
 from tests.ranks import launch, started, wait_for

@@ -14,8 +14,7 @@ import pytest
 import mmoe as package
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.rows.splits import Splits
-from mmoe.run import addresses as addresses_module
-from mmoe.run import open_run
+from mmoe.run import host_cache, open_run
 from mmoe.run.host_cache import cache_folder, cached_name, made_once
 from mmoe.score import score_files
 from mmoe.train import WarmStart, evaluate_run, train_run
@@ -162,7 +161,7 @@ def test_a_run_that_is_written_to_meanwhile_is_copied_as_it_is_then(
     run, address, cache, monkeypatch
 ):
     filesystem, root = fsspec.url_to_fs(address)
-    copy, seen = addresses_module._RemoteRun.copy, []
+    copy, seen = host_cache._RemoteRun.copy, []
 
     def slowly(self, folder, files):
         seen.append(folder)
@@ -170,7 +169,7 @@ def test_a_run_that_is_written_to_meanwhile_is_copied_as_it_is_then(
             filesystem.pipe(f"{root}/history.json", run.history_file.read_bytes() + b" ")
         copy(self, folder, files)
 
-    monkeypatch.setattr(addresses_module._RemoteRun, "copy", slowly)
+    monkeypatch.setattr(host_cache._RemoteRun, "copy", slowly)
     opened = open_run(address)
     assert opened.history_file.read_bytes().endswith(b" ")
     assert len(seen) == 2

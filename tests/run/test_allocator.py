@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from mmoe.run import allocator as memory
+from mmoe.run import memory
 
 # By its path: the package would bring torch along, and take seconds.
 PROGRAM = """

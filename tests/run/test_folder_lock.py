@@ -13,16 +13,24 @@ from pathlib import Path
 
 import pytest
 
-from mmoe.run import folder_claim, locks
-from mmoe.run.folder_claim import MARK, FolderClaim, FolderExists, FolderMark
-from mmoe.run.locks import LOCK, FolderInUse, FolderLock, Holder
+from mmoe.run import folder_claim
+from mmoe.run.folder_claim import (
+    LOCK,
+    MARK,
+    FolderClaim,
+    FolderExists,
+    FolderInUse,
+    FolderLock,
+    FolderMark,
+    Holder,
+)
 
 
 @pytest.fixture(name="hurried")
 def _hurried(monkeypatch):
     """A watch that takes a moment, and beats that come within it."""
     for name, seconds in (("_BEAT", 0.02), ("_SILENCE", 0.2), ("_MOMENT", 0.0), ("_LOOK", 0.01)):
-        monkeypatch.setattr(locks, name, seconds)
+        monkeypatch.setattr(folder_claim, name, seconds)
 
 
 def _foreign(folder, *, age=0.0):
@@ -48,8 +56,7 @@ def test_a_lock_is_there_while_it_is_held(tmp_path):
 
 _HOLDS = """
 import os, pathlib, sys, time
-sys.path.append(sys.argv[2])  # the file alone: no torch
-from locks import FolderLock
+from mmoe.run.folder_claim import FolderLock
 lock = FolderLock(pathlib.Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(100)
@@ -58,9 +65,7 @@ time.sleep(100)
 
 def test_a_living_process_is_named_and_a_killed_one_is_followed(tmp_path):
     process = subprocess.Popen(
-        [sys.executable, "-c", _HOLDS, str(tmp_path), str(Path(locks.__file__).parent)],
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", _HOLDS, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
     try:
         assert process.stdout is not None
@@ -109,7 +114,7 @@ def test_without_locks_of_the_system_signs_of_life_decide(tmp_path, monkeypatch)
 
 
 def test_a_lock_that_is_long_dead_is_taken_over_at_once(tmp_path):
-    _foreign(tmp_path, age=locks._LONG_DEAD + 60)
+    _foreign(tmp_path, age=folder_claim._LONG_DEAD + 60)
     said = []
     FolderLock(tmp_path, said.append).release()
     assert said == []
@@ -125,7 +130,7 @@ def test_a_damaged_lock_names_nobody_and_is_taken_over(tmp_path):
 @pytest.mark.usefixtures("hurried")
 def test_of_two_machines_that_follow_a_dead_one_one_does(tmp_path, monkeypatch):
     """Each has the system's lock, of its own machine."""
-    _foreign(tmp_path, age=locks._LONG_DEAD + 60)
+    _foreign(tmp_path, age=folder_claim._LONG_DEAD + 60)
     unlink = Path.unlink
 
     def meanwhile(path, **keywords):
@@ -158,13 +163,13 @@ def test_who_was_taken_for_dead_notices(tmp_path):
 
 def test_ranks_that_were_started_again_wait_for_those_before_them(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
-    monkeypatch.setattr(locks, "_MOMENT", 0.0)
+    monkeypatch.setattr(folder_claim, "_MOMENT", 0.0)
     dying, said = FolderLock(tmp_path), []
     threading.Timer(0.3, dying.release).start()
     FolderLock(tmp_path, said.append).release()
     assert [line.partition(";")[2] for line in said] == [" waiting up to 120 s for its end"]
     held = FolderLock(tmp_path)
-    monkeypatch.setattr(locks, "_DYING", 0.0)
+    monkeypatch.setattr(folder_claim, "_DYING", 0.0)
     with pytest.raises(FolderInUse):
         FolderLock(tmp_path)
     held.release()
@@ -172,7 +177,7 @@ def test_ranks_that_were_started_again_wait_for_those_before_them(tmp_path, monk
 
 def test_of_many_that_make_a_folder_exactly_one_does(tmp_path, monkeypatch):
     """Where there is none, or an empty one."""
-    monkeypatch.setattr(locks, "_MOMENT", 0.0)
+    monkeypatch.setattr(folder_claim, "_MOMENT", 0.0)
     for attempt in range(20):
         out, start = tmp_path / f"{attempt}", threading.Barrier(4)
         made, refused = [], []
@@ -250,7 +255,7 @@ def test_a_folder_that_cannot_be_locked_is_not_left_behind(tmp_path, monkeypatch
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(locks, "lock_file", full)
+    monkeypatch.setattr(folder_claim, "lock_file", full)
     with pytest.raises(OSError, match="No space left"), FolderClaim("run") as claim:
         claim.create(tmp_path / "run")
     assert not list(tmp_path.iterdir())
@@ -270,7 +275,7 @@ _FORKS = _HOLDS.replace("print(", "if os.fork():\n    os._exit(0)\nprint(")
 
 def test_a_forked_child_does_not_hold_its_parents_lock(tmp_path):
     process = subprocess.Popen(
-        [sys.executable, "-c", _FORKS, str(tmp_path), str(Path(locks.__file__).parent)],
+        [sys.executable, "-c", _FORKS, str(tmp_path)],
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,

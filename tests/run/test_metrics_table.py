@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from mmoe.report.tables import results_tables
-from mmoe.run.metrics_table import metrics_table
+from mmoe.run.console import metrics_table
 
 CLICK = {
     "auc": 0.8184, "gauc": 0.79, "pr_auc": 0.41, "logloss": 0.4, "ne": 0.85, "calibration": 1.01,

@@ -12,7 +12,7 @@ from mmoe.config.json_files import check_stored
 from mmoe.datasets.files.fingerprint import DataPrint
 from mmoe.run import FolderClaim
 from mmoe.train import WarmStart, train_run
-from mmoe.train.run_folder.claim import begin_planned
+from mmoe.train.claim import begin_planned
 from tests.chaos.run_faults import READERS, SUFFIXES, arguments, json_files, key_paths, tamper
 
 

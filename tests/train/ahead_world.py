@@ -26,10 +26,10 @@ from mmoe.run.console import SilentReporter
 from mmoe.train import train_run
 from mmoe.train.optim import build_average, build_optimizer
 from mmoe.train.state import Position, TrainingState
-from mmoe.train.step import Step, StepProgram, train_step
-from mmoe.train.step_ranks import StepRanks
+from mmoe.train.step import Step, StepProgram, StepRanks
 from tests.embeddings.sharded_world import FEATURES, TABLES, batch_of_all, part
 from tests.ranks import PATIENCE
+from tests.runs import train_step
 
 F, TASKS = 3, ("click", "buy")
 # Rows of each rank in each batch of each step: even, uneven, a rank without any, none at all

@@ -4,6 +4,7 @@ FOLDER holds the configs. What the ranks make goes there too: runs, and for each
 before the first step as a checkpoint.
 """
 
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,11 @@ from mmoe.config import config_from_dict, load_config, set_values
 from mmoe.datasets.stream import StreamSplits
 from mmoe.parallel import from_all
 from mmoe.predictor import Predictor
-from mmoe.run.locks import is_lock_file
+from mmoe.run.folder_claim import is_lock_file
 from mmoe.train import WarmStart, train_run
 from mmoe.train.backtest import BacktestSettings, backtest
-from mmoe.train.begin import training_state
 from mmoe.train.evaluate import predict_rows
+from mmoe.train.fit import training_state
 from mmoe.train.prepare import prepare
 from mmoe.train.step import StepProgram
 from mmoe.train.warm_start import EarlierRun, transfer
@@ -63,7 +64,7 @@ def begun(name, config, monday, folder):
         state.save(saver, best=True)
     state.ranker.network = state.scoring_network
     predictions_NT, _ = predict_rows(Predictor(state.ranker, config), prepared.test)
-    return report.as_dict(), predictions_NT
+    return asdict(report), predictions_NT
 
 
 class StoppedAfter:

@@ -15,7 +15,7 @@ from mmoe.datasets.files import fingerprint
 from mmoe.datasets.rows.splits import Day, day_splits, days_of, split_table
 from mmoe.metrics import auc, task_metrics
 from mmoe.run import RunDirectory
-from mmoe.run.metrics_table import backtest_table
+from mmoe.run.console import backtest_table
 from mmoe.train import Interrupted, evaluate_run
 from mmoe.train.backtest import BacktestSettings, backtest, backtest_steps
 
@@ -212,7 +212,7 @@ def test_resume_takes_no_folder_of_something_else(config, tmp_path):
     settings, out = BacktestSettings(column="day", days=1), tmp_path / "out"
     out.mkdir()
     (out / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"out: holds no backtest to continue \(there is no plan"):
+    with pytest.raises(ValueError, match=r"out: holds no backtest .*there is no mmoe.json"):
         backtest(config(), out, settings, resume=True)
     with pytest.raises(ValueError, match=r"notes.txt: is a file; choose another --out"):
         backtest(config(), out / "notes.txt", settings, resume=True)

@@ -9,9 +9,9 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
+from mmoe.compare import baselines
+from mmoe.compare.baselines import boosted_trees, logistic_regression
 from mmoe.config import RunConfig, config_from_dict
-from mmoe.train import baselines
-from mmoe.train.baselines import boosted_trees, logistic_regression
 
 FEATURES = [
     {"kind": "categorical", "name": "item"},

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from mmoe.compare.baselines import boosted_trees, logistic_regression
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.datasets.rows.splits import Splits
@@ -16,11 +17,10 @@ from mmoe.report import write_report
 from mmoe.run.console import SilentReporter
 from mmoe.score import load, load_predictor, score_files
 from mmoe.train import WarmStart, evaluate_run, train_run
-from mmoe.train.baselines import boosted_trees, logistic_regression
-from mmoe.train.begin import training_state
+from mmoe.train.fit import training_state
 from mmoe.train.fit_wide import fit_wide
 from mmoe.train.prepare import prepare
-from mmoe.train.step import train_step
+from tests.runs import train_step
 
 DROP = ["model.bias={features: [position, device]}"]
 FIXED = ["model.bias={features: [position, device], scoring: fixed, at: {position: 1}}"]

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from mmoe.config import config_from_dict, set_values
-from mmoe.train.begin import training_state
 from mmoe.train.cuda import CapturedPass, network_pass
+from mmoe.train.fit import training_state
 from mmoe.train.prepare import prepare
 
 CPU = torch.device("cpu")

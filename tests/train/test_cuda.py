@@ -15,10 +15,11 @@ from mmoe.parallel import ensure_process_group
 from mmoe.run import RunDirectory
 from mmoe.score import load_predictor, score_files
 from mmoe.train import train_run
-from mmoe.train.begin import training_state
 from mmoe.train.cuda import network_pass, on_device
+from mmoe.train.fit import training_state
 from mmoe.train.prepare import prepare
-from mmoe.train.step import Step, StepProgram, train_step
+from mmoe.train.step import Step, StepProgram
+from tests.runs import train_step
 
 pytestmark = [pytest.mark.gpu, pytest.mark.real_gpu]
 if not torch.cuda.is_available():

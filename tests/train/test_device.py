@@ -20,10 +20,10 @@ from mmoe.run.console import SilentReporter
 from mmoe.score import load_predictor
 from mmoe.tasks.gate_statistics import GateStatistics
 from mmoe.train import WarmStart, evaluate_run
-from mmoe.train.begin import training_state
+from mmoe.train.fit import training_state
 from mmoe.train.fit_wide import fit_wide
 from mmoe.train.prepare import prepare
-from mmoe.train.step import train_step
+from tests.runs import train_step
 from tests.train.emulated_gpu import GPU, emulated_gpu
 
 CPU = torch.device("cpu")

@@ -11,8 +11,8 @@ from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.rows.splits import Splits
 from mmoe.models.ranker import Ranker
 from mmoe.train import prepare, train_run
-from mmoe.train.begin import training_state
 from mmoe.train.divergence import RecentSteps, likeliest_cause
+from mmoe.train.fit import training_state
 from mmoe.train.step import Step, StepProgram
 
 LARGE = {

@@ -26,7 +26,7 @@ from mmoe.run import RunDirectory
 from mmoe.score import load_predictor
 from mmoe.train import WarmStart, evaluate_run, train_run
 from mmoe.train.backtest import BacktestSettings, backtest
-from mmoe.train.begin import training_state
+from mmoe.train.fit import training_state
 from mmoe.train.prepare import prepare
 from mmoe.train.warm_start import EarlierRun, transfer
 

@@ -15,7 +15,7 @@ from mmoe.report import write_report
 from mmoe.score import score_files
 from mmoe.tasks.masked_loss import TaskLosses
 from mmoe.train import evaluate_run
-from mmoe.train.begin import training_state
+from mmoe.train.fit import training_state
 from mmoe.train.prepare import prepare
 from mmoe.train.step import Step, backward, forward
 from tests.runs import Listens

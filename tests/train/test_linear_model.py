@@ -6,8 +6,8 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from mmoe.train import linear_model
-from mmoe.train.linear_model import Rows, constant, fit_linear
+from mmoe.train import fit_wide
+from mmoe.train.fit_wide import Rows, constant, fit_linear
 
 IDS, DEVIATIONS = 60, (1.0, 0.4, 0.0)  # of each group's true weights; the last is noise
 
@@ -88,7 +88,7 @@ def test_noise_alone_leaves_next_to_nothing():
 def test_many_rows_look_for_variances_in_some(monkeypatch):
     rows, _ = _drawn(8_000)
     every = _fit(rows)
-    monkeypatch.setattr(linear_model, "_MOST_TO_LOOK", 3_000)
+    monkeypatch.setattr(fit_wide, "_MOST_TO_LOOK", 3_000)
     some = _fit(rows)
     assert not np.array_equal(every.weights_C, some.weights_C)
     assert np.abs(every.weights_C - some.weights_C).max() < 0.2
@@ -124,7 +124,7 @@ def test_labels_far_from_zero_keep_their_place():
 def test_noise_is_told_from_a_model_by_all_rows(monkeypatch):
     """Not by what the sampled ones determine, which is less than all do."""
     rows, _ = _drawn(6_000)
-    monkeypatch.setattr(linear_model, "_MOST_TO_LOOK", 1_000)
+    monkeypatch.setattr(fit_wide, "_MOST_TO_LOOK", 1_000)
     for seed in range(3):
         rare_N = np.random.default_rng(seed).random(6_000) < 0.02
         assert not _fit(Rows(rows.x, rare_N.astype(float), rows.weights_N)).tells

@@ -10,7 +10,7 @@ import pytest
 from mmoe.config import config_from_dict, set_values
 from mmoe.run import RunDirectory
 from mmoe.train import train_run
-from mmoe.train.loggers import Loggers, MlflowLog
+from mmoe.train.loggers import MlflowLog, open_loggers
 from tests.runs import Listens
 
 SETTINGS = ("training.loggers=[mlflow]", "training.epochs=2")
@@ -107,17 +107,18 @@ def test_what_mlflow_is_told(runs, config, funnel_table, tmp_path):
 @pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt, "KILLED"), (OSError, "FAILED")])
 def test_a_run_that_ends_early(runs, config, tmp_path, error, status):
     run = RunDirectory(tmp_path)
-    with pytest.raises(error), Loggers(config, run, 0):
+    (log,) = open_loggers(config, run, 0, print)
+    with pytest.raises(error), log:
         raise error
     assert [found["status"] for found in runs.values()] == [status]
-    with MlflowLog.open(config, run):
+    with MlflowLog.open(config, run, print):
         assert [found["status"] for found in runs.values()] == ["RUNNING"]
 
 
 def test_a_run_of_the_callers_is_left_open(runs, config, tmp_path):
     theirs = Client().create_run("0", "theirs")
     sys.modules["mlflow"].active_run = lambda: theirs
-    log = MlflowLog.open(config, RunDirectory(tmp_path))
+    log = MlflowLog.open(config, RunDirectory(tmp_path), print)
     log.finish({"tasks": {"click": {"auc": 0.5, "gauc": None}}})
     (found,) = runs.values()
     assert found["status"] == "RUNNING" and found["metrics"] == {("test/click/auc", 0): 0.5}
@@ -154,8 +155,7 @@ def test_without_mlflow(config, funnel_table, tmp_path, monkeypatch):
 
 def test_no_loggers(funnel_config, tmp_path):
     config = config_from_dict(set_values(funnel_config, ["training.loggers=[]"]))
-    with Loggers(config, RunDirectory(tmp_path), 0) as loggers:
-        loggers.losses(10, {"click": 0.5})
+    assert open_loggers(config, RunDirectory(tmp_path), 0, print) == []
     assert not list(tmp_path.iterdir())
     with pytest.raises(ValueError, match=r"training\.loggers.*'tensorboard' or 'mlflow'"):
         config_from_dict(set_values(funnel_config, ["training.loggers=[wandb]"]))

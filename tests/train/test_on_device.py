@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from mmoe.checkpoint.random_state import RandomState
+from mmoe.checkpoint.resume_state import RandomState
 from mmoe.datasets.rows.batch import Batch
 from mmoe.train.cuda import on_device
 

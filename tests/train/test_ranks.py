@@ -9,8 +9,7 @@ from mmoe.models.build import build_ranker
 from mmoe.parallel import ensure_process_group
 from mmoe.tasks.masked_loss import TaskLosses
 from mmoe.train.prepare import prepare
-from mmoe.train.step import Step, backward, forward
-from mmoe.train.step_ranks import ONE_PROCESS, StepRanks
+from mmoe.train.step import ONE_PROCESS, Step, StepRanks, backward, forward
 
 
 @pytest.fixture(name="step")

@@ -273,7 +273,7 @@ def test_resume_after_a_death_while_the_directory_is_made(train, tmp_path, monke
         if dies == "vocabulary":
             patch.setattr(FeatureEncoder, "save", lambda self, path: half(path))
         else:
-            patch.setattr("mmoe.train.run_folder.claim.write_text", stray)
+            patch.setattr("mmoe.train.claim.write_text", stray)
         with pytest.raises(KeyboardInterrupt):
             train("run", "training.epochs=1")
     assert any((tmp_path / "run").iterdir())
@@ -287,7 +287,7 @@ def test_what_a_killed_process_had_begun_to_write_goes(train, tmp_path, dies_aft
     """Pointers and JSON that were not moved to their names any more."""
     with pytest.raises(KeyboardInterrupt):
         train("run", "training.checkpoint_every_steps=3", reporter=dies_after(7))
-    for stray in (".history.json.1.tmp", "checkpoint/.index.1.tmp"):
+    for stray in (".history.json.1.tmp", "checkpoint/.index.json.1.tmp"):
         (tmp_path / "run" / stray).write_text("half")
     (tmp_path / "run" / ".mine").write_text("kept")
     train("run", "training.checkpoint_every_steps=3", resume=True)

@@ -10,7 +10,7 @@ import pytest
 
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.config import config_from_dict, set_values
-from mmoe.run import RunDirectory, locks
+from mmoe.run import RunDirectory, folder_claim
 from mmoe.run.console import SilentReporter
 from mmoe.run.folder_claim import FolderClaim
 from mmoe.train import Interrupted, train_run
@@ -30,7 +30,7 @@ def _tree(folder: Path) -> dict[str, str]:
 @pytest.fixture(name="quick")
 def _quick(monkeypatch):
     """No wait for another process that may be about to end."""
-    monkeypatch.setattr(locks, "_MOMENT", 0.0)
+    monkeypatch.setattr(folder_claim, "_MOMENT", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -102,16 +102,17 @@ def test_a_lost_index_is_made_anew_from_what_the_checkpoints_say(copied, finishe
     assert _tree(run) == tree
 
 
-def test_a_damaged_mark_is_refused_and_none_is_of_an_earlier_version(copied):
+def test_a_damaged_mark_is_refused_and_so_is_none(copied):
     run, resume = copied
     for content in ("", '{"mmoe": "run"', "[1]", '{"mmoe": "run", "format": 9}'):
         (run / "mmoe.json").write_text(content)
         before = _tree(run)
-        with pytest.raises(ValueError, match=r"mmoe.json: cannot be relied on \(.*; remove mm"):
+        with pytest.raises(ValueError, match=r"mmoe.json: cannot be relied on \(.*; choose"):
             resume()
         assert _tree(run) == before
     (run / "mmoe.json").unlink()
-    resume()
+    with pytest.raises(ValueError, match=r"but no mmoe.json, the mark of a run"):
+        resume()
 
 
 def test_a_live_run_without_a_checkpoint_is_not_cleared(train, tmp_path, quick):
@@ -215,7 +216,7 @@ def test_a_death_while_the_folder_is_made(train, tmp_path, dies):
     run = tmp_path / "run"
     run.mkdir()
     if dies != "mkdir":
-        holder = locks.Holder.here()
+        holder = folder_claim.Holder.here()
         (run / "mmoe.lock").write_text(json.dumps({**vars(holder), "pid": 7}))
         (run / ".mmoe.lock").write_text("")
     if dies == "mark":

@@ -172,4 +172,4 @@ def test_classes_of_another_run_are_refused():
         }
     ).tasks[0]
     with pytest.raises(ValueError, match="pred_kind holds 'c', which is no class of the run"):
-        _numbers(pa.table({"pred_kind": ["a", "c"]}), "pred_kind", [task], "scores")
+        _numbers(pa.table({"pred_kind": ["a", "c"]}), "pred_kind", [task], "scores", {})

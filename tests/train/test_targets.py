@@ -19,8 +19,8 @@ from mmoe.predictor import Predictor
 from mmoe.run import RunDirectory
 from mmoe.score import score_files
 from mmoe.train import WarmStart, train_run
-from mmoe.train.begin import training_state
 from mmoe.train.evaluate import evaluate_run
+from mmoe.train.fit import training_state
 from mmoe.train.prepare import prepare
 from tests.tasks.kinds_log import kinds_splits, raw_config
 

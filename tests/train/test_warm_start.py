@@ -23,7 +23,7 @@ from mmoe.predictor import Predictor
 from mmoe.run import RunDirectory
 from mmoe.score import load_predictor
 from mmoe.train import WarmStart, train_run
-from mmoe.train.begin import training_state
+from mmoe.train.fit import training_state
 from mmoe.train.prepare import prepare
 from mmoe.train.warm_start import EarlierRun, WarmStartReport, transfer
 from mmoe.train.warm_start.places import NamedNetwork, expert_origins, tensor_sources

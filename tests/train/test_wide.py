@@ -20,9 +20,8 @@ from mmoe.metrics import auc_difference_interval
 from mmoe.predictor import Predictor
 from mmoe.score import load_predictor
 from mmoe.train import WarmStart, train_run
-from mmoe.train.begin import training_state
-from mmoe.train.fit_wide import _Shared, fit_wide
-from mmoe.train.linear_model import Rows
+from mmoe.train.fit import training_state
+from mmoe.train.fit_wide import Rows, _Shared, fit_wide
 from mmoe.train.prepare import prepare
 from tests.runs import Listens
 

@@ -80,15 +80,16 @@ def test_the_config_that_comes_out_reads_back_the_same_with_comments(config):
     assert sum("  # was" in line for line in lines) == 2
 
 
-@pytest.mark.parametrize(("higher", "expected"), [(True, 3), (False, 2)])
-def test_the_best_is_the_first_with_the_best_value(config, higher, expected):
+@pytest.mark.parametrize(("monitor", "expected"), [("mean.auc", 3), ("mean.logloss", 2)])
+def test_the_best_is_the_first_with_the_best_value(config, monitor, expected):
+    judged = config(f"training.monitor={monitor}")
     space = search_space(config())
     own = {each.key: each.values[each.own] for each in space}
     outcomes = [
         Outcome(state="finished", value=value, epochs=1, seconds=1.0, settings=own)
         for value in (None, 0.5, 0.7, 0.7)
     ]
-    result = search_result(config(), space, outcomes, higher_is_better=higher)
+    result = search_result(judged, space, outcomes)
     assert result["best"]["trial"] == expected
     assert result["best"]["changed"] == {}
-    assert search_result(config(), space, [], higher_is_better=higher)["best"] is None
+    assert search_result(judged, space, [])["best"] is None

@@ -1,7 +1,8 @@
 """The run that a warm start continues, its tensors, whether a config can, and what came of it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -119,25 +120,16 @@ class WarmStartReport:
 
     def lines(self) -> list[str]:
         """Returns the report as lines for people."""
+        lost, more = self.not_carried[:_SHOWN], len(self.not_carried) - _SHOWN
         parts = (
             ("kept", self.kept),
             ("grown", self.grown),
             ("initialised", self.initialised),
             ("dropped", self.dropped),
-            ("not carried over", _first(self.not_carried)),
+            ("not carried over", [*lost, f"and {more} more tensors"] if more > 0 else lost),
         )
         lines = [f"  {name}: {'; '.join(phrases)}" for name, phrases in parts if phrases]
         return [f"warm start from {self.run}, step {self.step}", *lines]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Returns the content of warm_start.json."""
-        return asdict(self)
-
-
-def _first(names: list[str]) -> list[str]:
-    """The names for one line; warm_start.json has them all."""
-    more = len(names) - _SHOWN
-    return names if more <= 0 else [*names[:_SHOWN], f"and {more} more tensors"]
 
 
 def both(now: Sequence[str], before: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
@@ -177,7 +169,7 @@ _SHAPING = (
     *("num_experts", "request_experts", "experts", "expert", "interaction", "bias.hidden"),
 )
 
-Difference = tuple[str, object, object]  # a key, its value there, its value here
+_Difference = tuple[str, object, object]  # a key, its value there, its value here
 
 
 @dataclass(frozen=True)
@@ -268,10 +260,14 @@ class EarlierRun:
 
     def _same(self, key: str, there: object, here: object) -> None:
         if there != here:
-            raise ValueError(
-                f"--warm-start {self.path}: {key} is {there!r} there and {here!r} here; keep it "
-                f"as it was{_or_rename(key)}, or train without --warm-start"
-            )
+            mend = f"; keep it as it was{_or_rename(key)}, or train without --warm-start"
+            raise self.other(key, there, here, mend)
+
+    def other(self, key: str, there: object, here: object, mend: str) -> ValueError:
+        """Makes the refusal of a key that has another value here; `mend` ends the sentence."""
+        return ValueError(
+            f"--warm-start {self.path}: {key} is {there!r} there and {here!r} here{mend}"
+        )
 
 
 def _at(config: RunConfig, key: str) -> Any:
@@ -299,16 +295,21 @@ def model_difference(there: RunConfig, here: RunConfig) -> str:
     return ""
 
 
-def differences(there: RunConfig, here: RunConfig) -> Iterator[Difference]:
+def differences(there: RunConfig, here: RunConfig) -> Iterator[_Difference]:
     """Lists settings by which weights would mean something else than in the earlier run.
 
     Features may come and go, and so may tables. `columns` of a cross must stay, since a renamed
     column cannot be told from another one.
     """
-    yield from _settings("features", _of_features(there), _of_features(here))
-    yield from _settings("tables", _of_tables(there), _of_tables(here))
-    old_tables, tables = _tables(there), _tables(here)
-    for table, settings in tables.items():
+    for section, settings_of in (("features", _of_features), ("tables", _of_tables)):
+        before, now = settings_of(there), settings_of(here)
+        for name in [name for name in now if name in before]:
+            one, two = before[name], now[name]
+            for key in two:  # the kind is first
+                if one.get(key) != two[key]:
+                    yield f"{section}.{name}.{key}", one.get(key), two[key]
+    old_tables = _tables(there)
+    for table, settings in _tables(here).items():
         before = old_tables.get(table, settings)
         for key, value in settings.items():
             if key == "dim" and key not in before:
@@ -342,16 +343,6 @@ def with_kept_targets(config: RunConfig, there: RunConfig) -> RunConfig:
     return config.model_copy(update={"tasks": tasks})
 
 
-def _settings(
-    section: str, there: dict[str, dict[str, object]], here: dict[str, dict[str, object]]
-) -> Iterator[Difference]:
-    for name in [name for name in here if name in there]:
-        one, two = there[name], here[name]
-        for key in two:  # the kind is first
-            if one.get(key) != two[key]:
-                yield f"{section}.{name}.{key}", one.get(key), two[key]
-
-
 def _of_features(config: RunConfig) -> dict[str, dict[str, object]]:
     return {codec.feature.name: codec.meaning() for codec in codecs_of(config)}
 
@@ -363,7 +354,5 @@ def _of_tables(config: RunConfig) -> dict[str, dict[str, object]]:
 
 def _tables(config: RunConfig) -> dict[str, dict[str, object]]:
     """Returns every table's meaning of rows, and its width, with defaults filled in."""
-    tables: dict[str, dict[str, object]] = {}
-    for codec in codecs_of(config):
-        tables |= codec.table_meanings()
-    return tables
+    meanings = (codec.table_meanings().items() for codec in codecs_of(config))
+    return dict(chain.from_iterable(meanings))

@@ -18,28 +18,13 @@ from mmoe.models.columns import Columns
 from mmoe.models.interactions.add import added_names
 
 
-def _network_names(config: RunConfig, encoder: FeatureEncoder) -> Mapping[str, Sequence[str]]:
-    """Returns the names of what a run's network has: `MixtureNetwork.named_parts` says of what."""
-    columns, every = Columns.of(encoder, config.model.bias), Columns.of(encoder)
-    count, read = len(columns.numbers), set(columns.names)
-    return {
-        "tasks": [task.name for task in config.tasks],
-        "inputs": columns.names,
-        "numbers": columns.names[:count],
-        "embeddings": columns.names[count:],
-        "added": added_names(config, columns),
-        "displayed": [name for name in every.names if name not in read],
-        "domains": () if encoder.domains is None else encoder.domains.names,
-    }
-
-
 @dataclass(frozen=True)
 class NamedNetwork:
     """A network, and the names of what it has.
 
     Attributes:
         network: The module.
-        names: As `_network_names` returns them.
+        names: Of its tasks, inputs, …; `MixtureNetwork.named_parts` says of what.
     """
 
     network: MixtureNetwork
@@ -50,7 +35,18 @@ class NamedNetwork:
         cls, network: MixtureNetwork, config: RunConfig, encoder: FeatureEncoder
     ) -> "NamedNetwork":
         """Returns that of a run."""
-        return cls(network, _network_names(config, encoder))
+        columns, every = Columns.of(encoder, config.model.bias), Columns.of(encoder)
+        count = len(columns.numbers)
+        names = {
+            "tasks": [task.name for task in config.tasks],
+            "inputs": columns.names,
+            "numbers": columns.names[:count],
+            "embeddings": columns.names[count:],
+            "added": added_names(config, columns),
+            "displayed": [name for name in every.names if name not in {*columns.names}],
+            "domains": () if encoder.domains is None else encoder.domains.names,
+        }
+        return cls(network, names)
 
     def axes(self) -> dict[str, TensorAxes]:
         """Names the entries of its tensors."""

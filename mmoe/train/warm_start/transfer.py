@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.checkpoint import StoredTensors
-from mmoe.checkpoint.optimizer_state import unflatten_optimizer
+from mmoe.checkpoint.resume_state import unflatten_optimizer
 from mmoe.checkpoint.weights import outline
 from mmoe.config import RunConfig, TableSpec
 from mmoe.datasets import FeatureEncoder
@@ -280,11 +280,11 @@ def _usable_state(
     same = one.embedding_optimizer.kind == two.embedding_optimizer.kind
     kinds = {one.optimizer.kind, two.optimizer.kind}
     alike = len(kinds) == 1 or kinds <= {"adam", "adamw"}  # these two have the same moments
-    parts = ("accumulators" if same else _NOTHING), ("optimizer" if alike else _NOTHING)
-    return training.part(parts[0]), training.part(parts[1])
-
-
-_NOTHING = "nothing"  # no tensor's name begins with it
+    nothing = training.part("nothing")  # no tensor's name begins with it
+    return (
+        training.part("accumulators") if same else nothing,
+        training.part("optimizer") if alike else nothing,
+    )
 
 
 def _shape(stored: StoredTensors, name: str) -> tuple[int, ...] | None:
@@ -411,7 +411,10 @@ def _continue_embeddings(
     old = model.part("tables")
     _continue_tables(tables, embeddings.table_shards(), old, report)
     continue_accumulators(embeddings.optimizer_shards(), accumulators, old, report)
-    _continue_ids(embeddings, model, training, report)
+    ids = managed_ids(embeddings)
+    if ids is not None:  # they keep their standing for admission and eviction too
+        kept = ids.continue_from(model.part("ids").whole(), training.part("ids").whole())
+        report.compare("managed ids of table", kept, kept)
 
 
 def _continue_tables(
@@ -476,17 +479,3 @@ def _decay_from_now(states: Mapping[str, Sharded], known: Mapping[str, list[Shar
             rows = sum(len(shard.tensor) for shard in known.get(name, []))
             for shard in local_shards(state):  # never cut: tables that decay are copies
                 shard.tensor[rows:] = int(steps)
-
-
-def _continue_ids(
-    embeddings: EmbeddingBackend,
-    model: StoredTensors,
-    training: StoredTensors,
-    report: WarmStartReport,
-) -> None:
-    """Gives ids the rows they owned, with their standing for admission and eviction."""
-    ids = managed_ids(embeddings)
-    if ids is None:
-        return
-    kept = ids.continue_from(model.part("ids").whole(), training.part("ids").whole())
-    report.compare("managed ids of table", kept, kept)

@@ -44,7 +44,7 @@ from mmoe.parallel import from_first
 from mmoe.run import Reporter, RunDirectory, write_json
 from mmoe.train.state import Position
 
-LEAK = "test rows may have been trained on"
+_LEAK = "test rows may have been trained on"
 
 
 class RunData(Strict):
@@ -152,7 +152,7 @@ class ResumedData:
         if self.remembered is None:
             self.reporter.say(forgotten(run))
         elif self.changes:
-            leak = f", and {LEAK}" if _goes_by_number(self.config) else ""
+            leak = f", and {_LEAK}" if _goes_by_number(self.config) else ""
             self.reporter.say(
                 f"the data has changed since the run began{where(now)}: "
                 f"{shown(self.remembered.changes())}; the interrupted epoch begins again{leak}"
@@ -171,12 +171,6 @@ class ResumedData:
         if remembered is not None and self.changes:
             update = remembered.model_copy(update={"since": position.step})
             from_first(lambda: update.save(run))
-
-
-def changed_since(run: RunDirectory) -> list[str]:
-    """Returns what had changed when a run was resumed, as metrics.json says it."""
-    remembered = RunData.read(run)
-    return [] if remembered is None else remembered.changes()
 
 
 def _goes_by_number(config: RunConfig) -> bool:
@@ -275,8 +269,8 @@ def describe_continued(remembered: RunData, config: RunConfig) -> str | None:
         return None
     return (
         f"warning: the run of the warm start was trained on rows of {shown(names)} and held out "
-        f"others than this one, so {LEAK}, and its metrics be too good: give a warm start new rows "
-        "alone (--data PATH), or split by time"
+        f"others than this one, so {_LEAK}, and its metrics be too good: give a warm start new "
+        "rows alone (--data PATH), or split by time"
     )
 
 
@@ -284,7 +278,7 @@ def _consequence(config: RunConfig, remembered: RunData, now: DataPrint) -> str:
     """The consequence of a changed test split, which depends on what rows are split by."""
     split = config.data.split.by
     leak = (
-        f"{LEAK}, and these metrics be too good: evaluate on rows that came later (--data PATH), "
+        f"{_LEAK}, and these metrics be too good: evaluate on rows that came later (--data PATH), "
         "or train anew"
     )
     if split == "time" and _goes_by_number(config):

@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from mmoe.config import NumericFeature, RunConfig, TaskConfig
 from mmoe.datasets import EncodedLabels, FeatureEncoder, encode_labels
-from mmoe.datasets.features.codec import LookedUp
+from mmoe.datasets.features.codec import Codec, LookedUp
 from mmoe.datasets.features.numeric import NumericRule
 from mmoe.datasets.features.trees import mean_labels
 from mmoe.datasets.labels.maturity import Maturity
@@ -80,7 +80,10 @@ def logistic_regression(
         True
     """
     encoder = FeatureEncoder.fit(_as_scored(config), train, origin, maturity)
-    scalers = _scalers(encoder, train, origin)
+    scalers = [
+        NumericRule.fit(NumericFeature(name="x", log=codec.long_tailed), numbers_N)
+        for codec, numbers_N in _numbers(encoder, train, origin)
+    ]
     x_train, x_test = (_one_hot(encoder, scalers, table, origin) for table in (train, test))
     return _fit_tasks(config, (train, x_train), (test, x_test), origin, _linear_model, maturity)
 
@@ -368,19 +371,13 @@ def _predicted(model: Any, x: Any, task: TaskConfig) -> tuple[np.ndarray, np.nda
     return kind_of(task.kind).of_probabilities(further_NK, task.levels), further_NK
 
 
-def _numbers(encoder: FeatureEncoder, table: pa.Table, origin: str) -> list[np.ndarray]:
-    """Returns all columns that are numbers, float64 [N] each."""
+def _numbers(
+    encoder: FeatureEncoder, table: pa.Table, origin: str
+) -> list[tuple[Codec, np.ndarray]]:
+    """Returns all columns that are numbers, float64 [N] each, with their features' codecs."""
     table = encoder.read(table, origin)
     return [
-        numbers_N
-        for codec in encoder.codecs
-        for numbers_N in codec.number_inputs(table, encoder.rules, origin)
-    ]
-
-
-def _scalers(encoder: FeatureEncoder, table: pa.Table, origin: str) -> list[NumericRule]:
-    return [
-        NumericRule.fit(NumericFeature(name="x", log=codec.long_tailed), numbers_N)
+        (codec, numbers_N)
         for codec in encoder.codecs
         for numbers_N in codec.number_inputs(table, encoder.rules, origin)
     ]
@@ -405,7 +402,7 @@ def _one_hot(
         for one in _looked_up(encoder, table, origin)
     ]
     numbers = zip(scalers, _numbers(encoder, table, origin), strict=True)
-    scaled = [scaler.scale(numbers_N) for scaler, numbers_N in numbers]
+    scaled = [scaler.scale(numbers_N) for scaler, (_, numbers_N) in numbers]
     if scaled:
         blocks.append(sparse.csr_array(np.stack(scaled, axis=1).astype(np.float64)))
     return sparse.csr_array(sparse.hstack(blocks, format="csr"))
@@ -423,4 +420,4 @@ def _ordinal(
         if one.num_rows > _FEW_IDS:
             many[c] = one.num_rows
         columns.append(one.ids if one.rank is None else one.rank[one.ids])
-    return np.stack([*columns, *_numbers(encoder, table, origin)], axis=1), many
+    return np.stack([*columns, *(x for _, x in _numbers(encoder, table, origin))], axis=1), many

@@ -1,10 +1,10 @@
-"""A run's own random numbers: a resumed run draws what it would have drawn."""
+"""What resuming needs beside weights: random numbers, and an optimizer as tensors with names."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mmoe.checkpoint.folder import StoredTensors
 from mmoe.parallel import Shard, rank, world_size
@@ -25,7 +25,7 @@ class RandomState:
 
     Example:
         >>> import torch
-        >>> from mmoe.checkpoint.random_state import RandomState
+        >>> from mmoe.checkpoint.resume_state import RandomState
         >>> ours, theirs = RandomState(seed=1), RandomState(seed=1)
         >>> with ours.drawing():
         ...     x = torch.rand(2)
@@ -77,11 +77,15 @@ class RandomState:
             One line for the user where the run was on another kind of device, else None.
         """
         names = [name for name in ("random_state", "cuda_random_state") if name in training]
-        found = {name: _own_row(training, name) for name in names}
-        rows = {name: row for name, row in found.items() if row is not None}
-        if len(rows) == len(names):
-            return self.restore(rows)
-        self.seed(seed + rank())
+        shapes = [training.shape(name) for name in names]
+        if all(len(shape) == 2 and shape[0] == world_size() for shape in shapes):
+            own: dict[str, Tensor] = {}
+            for name, shape in zip(names, shapes, strict=True):
+                own[name] = torch.empty(shape[1], dtype=torch.uint8)
+                row = Shard(own[name][None], tuple(shape), (rank(), 0))
+                training.load({name: [row]}, all_names=False)
+            return self.restore(own)
+        self.seed(seed + rank())  # another number of ranks wrote them
         return self._note("cuda_random_state" in names)
 
     def restore(self, saved: Mapping[str, Tensor]) -> str | None:
@@ -110,11 +114,31 @@ def _global_states(device: torch.device) -> dict[str, Tensor]:
     return states
 
 
-def _own_row(training: StoredTensors, name: str) -> Tensor | None:
-    """None where another number of ranks wrote them."""
-    shape = training.shape(name)
-    if len(shape) != 2 or shape[0] != world_size():
-        return None
-    state = torch.empty(shape[1], dtype=torch.uint8)
-    training.load({name: [Shard(state[None], (shape[0], shape[1]), (rank(), 0))]}, all_names=False)
-    return state
+def flatten_optimizer(optimizer: torch.optim.Optimizer, network: nn.Module) -> dict[str, Tensor]:
+    """Returns an optimizer's moments as plain tensors named `PARAMETER/MOMENT`."""
+    names = _names(optimizer, network)
+    return {
+        f"{names[index]}/{key}": torch.as_tensor(value)
+        for index, moments in optimizer.state_dict()["state"].items()
+        for key, value in moments.items()
+    }
+
+
+def unflatten_optimizer(
+    optimizer: torch.optim.Optimizer, network: nn.Module, tensors: Mapping[str, Tensor]
+) -> None:
+    """Puts back what `flatten_optimizer` took."""
+    names = _names(optimizer, network)
+    state: dict[int, dict[str, Tensor]] = {}
+    for full_name, tensor in tensors.items():
+        name, _, key = full_name.rpartition("/")
+        state.setdefault(names.index(name), {})[key] = tensor
+    content = optimizer.state_dict()
+    content["state"] = state
+    optimizer.load_state_dict(content)
+
+
+def _names(optimizer: torch.optim.Optimizer, network: nn.Module) -> list[str]:
+    """The parameters' names in the order of `state_dict`: group by group."""
+    names = {id(weight): name for name, weight in network.named_parameters()}
+    return [names[id(weight)] for group in optimizer.param_groups for weight in group["params"]]

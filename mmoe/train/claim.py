@@ -6,7 +6,8 @@ Of many runs of one config plan.json says what they share, so that they can be g
 import json
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from contextlib import suppress
+from dataclasses import asdict
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -29,7 +30,7 @@ from mmoe.run.folder_claim import (
     PROFILE_FILE,
     STEP_FILE,
     STEP_FOLDER,
-    STRAY_POINTER,
+    STRAY_FILE,
     VOCABULARY_FILE,
     contents,
     matching,
@@ -38,7 +39,7 @@ from mmoe.run.folder_claim import (
     remove_stray_files,
 )
 from mmoe.train.prepare import PreparedData
-from mmoe.train.run_folder.data import RunData, RunMaturity, continued_data
+from mmoe.train.run_data import RunData, RunMaturity, continued_data
 from mmoe.train.warm_start import WarmStartReport
 
 _KEYS_SHOWN = 5
@@ -128,7 +129,7 @@ def same_warm_start_on_all_ranks(report: WarmStartReport) -> None:
     Raises:
         ValueError: A rank has read another checkpoint; the same text on every rank.
     """
-    found = first_other(report.as_dict())
+    found = first_other(asdict(report))
     if found is not None:
         r, other, first = found
         raise ValueError(
@@ -177,18 +178,13 @@ def installed_versions() -> dict[str, str]:
         True
     """
     found = {"python": platform.python_version()}
-    return found | {name: known for name in _PACKAGES if (known := _version(name))}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
-@cache  # every run asks, and each package's metadata are a file
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-PLAN = "plan.json"
+_PLAN = "plan.json"
 
 
 class _Plan(Stored):
@@ -202,16 +198,14 @@ class RunClaim(FolderClaim):
     """Right to write into the folder of a run. Rank 0 alone has it, and calls these methods.
 
     A dead run that has a checkpoint is gone on with; of one that has none, what it made is removed
-    and a new one begins in its folder. Both are known by the mark, mmoe.json, without which a
-    folder has to hold a whole run (of a version that made no marks).
+    and a new one begins in its folder. Both are known by the mark, mmoe.json.
 
     Args:
         say: Told of waits, and of what was mended.
     """
 
     def __init__(self, say: Callable[[str], None] = lambda _: None) -> None:
-        whole = ("config.yaml", "vocabulary", "checkpoint/index.json")
-        super().__init__("run", say, known_by=whole)
+        super().__init__("run", say)
 
     def saved(self, folder: Path) -> bool:
         """Returns whether there is a checkpoint."""
@@ -252,7 +246,7 @@ class RunClaim(FolderClaim):
         digest = sha256(text.encode()).hexdigest()
         run = RunDirectory(self.create(out, config_sha256=digest, numbered=numbered))
         if report is not None:  # early, so that no --resume can forget it
-            write_json(run.warm_start_file, report.as_dict())
+            write_json(run.warm_start_file, asdict(report))
         write_text(run.config_file, text)
         earlier = None if report is None else open_run(report.run, tensors=())
         continued = [] if earlier is None else continued_data(earlier, config, prepared.data)
@@ -330,7 +324,7 @@ def _remove_what_it_made(run: RunDirectory) -> None:
     """Files by their names, in folders by theirs; whatever else is there stays."""
     remove_files(run.vocabulary, VOCABULARY_FILE)
     remove_folders(run.checkpoint, STEP_FOLDER, STEP_FILE)
-    remove_files(run.checkpoint, STRAY_POINTER)
+    remove_files(run.checkpoint, STRAY_FILE)
     remove_files(run.tensorboard, EVENT_FILE)
     remove_files(run.profile, PROFILE_FILE)
     for path in matching(run.path, EARLY_FILE):
@@ -378,20 +372,19 @@ def begin_planned(
     """
     if claim.lock is None:
         out = claim.create(out, numbered=numbered)
-    elif (out / PLAN).exists():
+    if (out / _PLAN).exists():
         _check_plan(out, config, data)
-        claim.begun = out
-        return out
-    plan = {"config": config.model_dump(mode="json"), "data": data.model_dump(mode="json")}
-    write_json(out / PLAN, plan)
+    else:
+        plan = {"config": config.model_dump(mode="json"), "data": data.model_dump(mode="json")}
+        write_json(out / _PLAN, plan)
     claim.begun = out
     return out
 
 
 def _check_plan(out: Path, config: RunConfig, data: DataPrint) -> None:
-    old = read_model(out / PLAN, _Plan, "choose another --out")
+    old = read_model(out / _PLAN, _Plan, "choose another --out")
     # Read as any run's config: what it names is not imported
-    begun = config_from_dict(old.config, f"{out / PLAN}: config", of_run=True)
+    begun = config_from_dict(old.config, f"{out / _PLAN}: config", of_run=True)
     difference = first_difference(begun.model_dump(mode="json"), config.model_dump(mode="json"))
     if difference:
         raise ValueError(
