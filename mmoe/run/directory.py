@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from mmoe.alarms import Distribution, PredictedFile, TrainingColumns
-from mmoe.alarms.profile import FORMAT
 from mmoe.config import RunConfig, load_config
 from mmoe.config.json_files import Stored, read_model
 from mmoe.run.atomic_files import read_json
@@ -104,7 +103,7 @@ class RunDirectory:
         if not self.columns_file.exists():
             return None
         found = read_model(self.columns_file, TrainingColumns, "train again")
-        return found if found.format == FORMAT else None
+        return found if found.format == TrainingColumns.FORMAT else None
 
     def predicted(self) -> dict[str, Distribution]:
         """Reads how the predictions of the test split were distributed; empty if that is not known.

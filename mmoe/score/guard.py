@@ -16,7 +16,7 @@ import pyarrow as pa
 from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
 from mmoe.alarms import Column, Distribution, TrainingColumns
-from mmoe.alarms.drift import shift_of
+from mmoe.alarms.data import shift_of
 from mmoe.config.json_files import Count, Stored
 from mmoe.config.scoring import OF_COLUMNS, Expectation, expectations_of
 from mmoe.datasets import EncodedFeatures, FeatureEncoder
