@@ -6,8 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
-from mmoe.cli.config import at_as_of, config_of_command
-from mmoe.cli.options import AsOf, ChangedData, DataOfConfig, Imports, Quiet, SetValues
+from mmoe.cli.options import (
+    AsOf,
+    ChangedData,
+    DataOfConfig,
+    Imports,
+    Quiet,
+    SetValues,
+    at_as_of,
+    config_of_command,
+)
 from mmoe.cli.output import (
     Place,
     advising_resume,
