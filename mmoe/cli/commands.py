@@ -318,7 +318,7 @@ def explain(
     import_modules(import_ or [])
     from mmoe.datasets.files.data_file import is_address
     from mmoe.explain import ExplainSettings, explain_run
-    from mmoe.explain.table import check_new_place, summary_lines, write_explanation
+    from mmoe.explain.run import check_new_place, summary_lines, write_explanation
     from mmoe.report.explanation import explanation_grids
     from mmoe.run import open_run
 

@@ -15,7 +15,7 @@ from mmoe.checkpoint.weights import outline
 from mmoe.config import DeviceKind, ModelConfig, RunConfig
 from mmoe.datasets import FeatureEncoder, Splits, load_splits
 from mmoe.datasets.rows.frames import TableLike, holds_rows
-from mmoe.explain.passes import ExpertPlace, check_explainable, places_of
+from mmoe.explain.experts import ExpertPlace, check_explainable, places_of
 from mmoe.mixture import GateTraits
 from mmoe.mixture.moves import TensorSource
 from mmoe.mixture.traits import traits_of

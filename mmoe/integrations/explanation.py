@@ -10,8 +10,8 @@ import pandas as pd
 from mmoe.config import RunConfig
 from mmoe.datasets import BatchSource
 from mmoe.explain import ExplainSettings, explain_ranker
-from mmoe.explain.passes import check_explainable
-from mmoe.explain.table import check_new_place, write_explanation
+from mmoe.explain.experts import check_explainable
+from mmoe.explain.run import check_new_place, write_explanation
 from mmoe.run import SilentReporter
 from mmoe.score import LoadedRun
 
