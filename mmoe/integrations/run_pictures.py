@@ -62,7 +62,7 @@ class RunPicturesMixin:
         return _drawn(lambda figure: roc_figure(ranked, metrics, figure=figure))
 
     def _read(self) -> Any:
-        from mmoe.report.reading import read_run
+        from mmoe.report.page import read_run
 
         check_is_fitted(self, "run_directory_")
         return read_run(self.run_directory_)

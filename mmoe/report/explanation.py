@@ -13,7 +13,7 @@ from pydantic import Field
 from mmoe.config.json_files import Stored, read_stored
 from mmoe.metrics.columns import NONE, finer, interval_cells
 from mmoe.report import style, tables
-from mmoe.report.gates import gate_heatmap_figure
+from mmoe.report.figures import gate_heatmap_figure
 from mmoe.report.page import rendered, write_whole
 
 _COLOURS = {"needed": style.ORACLE, "unsure": style.TRAIN, "unneeded": style.MODEL}
@@ -122,7 +122,29 @@ def _cosines_figure(gradients: Mapping[str, Any]) -> Figure:
     tasks = gradients["tasks"]
     side = max(1.5 + _CELL_INCHES * len(tasks), 3.2)
     figure = style.new_figure(min(1.05 * side, style.PAGE_WIDTH), side)
-    _matrix(figure.subplots(), tasks, gradients["cosine"])
+    axes = figure.subplots()
+    style.dress(axes, "cosine of gradients", columns=2)
+    for i, row in enumerate(gradients["cosine"]):
+        for j, value in enumerate(row):
+            if value is None:
+                continue
+            strength = 0.0 if i == j else min(abs(value), 1.0)
+            look: dict[str, Any] = {
+                "facecolor": style.MODEL if value >= 0 else style.ORACLE,
+                "linewidth": 0,
+            }
+            cell = Rectangle((j - 0.48, i - 0.48), 0.96, 0.96, alpha=0.45 * strength, **look)
+            axes.add_patch(cell)
+            axes.text(
+                j, i, tables.signed(value, "{:.2f}"), ha="center", va="center",
+                fontsize=style.SIZE_SMALL, color=style.MUTED if i == j else style.INK,
+            )  # fmt: skip
+    names = [style.shorten(task, 12) for task in tasks]
+    axes.set_xticks(range(len(tasks)), names, rotation=45, ha="right")
+    axes.set_yticks(range(len(tasks)), names)
+    axes.set_xlim(-0.5, len(tasks) - 0.5)
+    axes.set_ylim(len(tasks) - 0.5, -0.5)
+    axes.grid(False)
     return figure
 
 
@@ -170,37 +192,6 @@ def _draw(axes: Axes, key: str, lines: Sequence[Mapping[str, Any]], names: Seque
     axes.set_yticks(range(len(names)), [style.shorten(name, 28) for name in names])
     axes.xaxis.set_major_locator(style.few_ticks(4))
     axes.grid(False, axis="y")
-
-
-def _matrix(axes: Axes, tasks: Sequence[str], matrix: Sequence[Sequence[float | None]]) -> None:
-    """A coloured cell for each pair, as strong as its value."""
-    style.dress(axes, "cosine of gradients", columns=2)
-    for i, row in enumerate(matrix):
-        for j, value in enumerate(row):
-            if value is None:
-                continue
-            strength = 0.0 if i == j else min(abs(value), 1.0)
-            colour = style.MODEL if value >= 0 else style.ORACLE
-            axes.add_patch(
-                Rectangle(
-                    (j - 0.48, i - 0.48),
-                    0.96,
-                    0.96,
-                    facecolor=colour,
-                    alpha=0.45 * strength,
-                    linewidth=0,
-                )
-            )
-            axes.text(
-                j, i, tables.signed(value, "{:.2f}"), ha="center", va="center",
-                fontsize=style.SIZE_SMALL, color=style.MUTED if i == j else style.INK,
-            )  # fmt: skip
-    names = [style.shorten(task, 12) for task in tasks]
-    axes.set_xticks(range(len(tasks)), names, rotation=45, ha="right")
-    axes.set_yticks(range(len(tasks)), names)
-    axes.set_xlim(-0.5, len(tasks) - 0.5)
-    axes.set_ylim(len(tasks) - 0.5, -0.5)
-    axes.grid(False)
 
 
 def _title(expert: Mapping[str, Any], result: Mapping[str, Any]) -> str:
