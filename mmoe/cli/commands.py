@@ -317,8 +317,13 @@ def explain(
     """Measure what each expert is worth to each task: its metrics without the expert."""
     import_modules(import_ or [])
     from mmoe.datasets.files.data_file import is_address
-    from mmoe.explain import ExplainSettings, explain_run
-    from mmoe.explain.run import check_new_place, summary_lines, write_explanation
+    from mmoe.explain import (
+        ExplainSettings,
+        check_new_place,
+        explain_run,
+        summary_lines,
+        write_explanation,
+    )
     from mmoe.report.explanation import explanation_grids
     from mmoe.run import open_run
 
