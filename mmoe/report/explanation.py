@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 from pydantic import Field
 
 from mmoe.config.json_files import Stored, read_stored
-from mmoe.metrics.columns import NONE, finer, interval_cells
+from mmoe.metrics.columns import NONE, count, finer, interval_cells, signed
 from mmoe.report import style, tables
 from mmoe.report.figures import gate_heatmap_figure
 from mmoe.report.page import rendered, write_whole
@@ -129,14 +129,10 @@ def _cosines_figure(gradients: Mapping[str, Any]) -> Figure:
             if value is None:
                 continue
             strength = 0.0 if i == j else min(abs(value), 1.0)
-            look: dict[str, Any] = {
-                "facecolor": style.MODEL if value >= 0 else style.ORACLE,
-                "linewidth": 0,
-            }
-            cell = Rectangle((j - 0.48, i - 0.48), 0.96, 0.96, alpha=0.45 * strength, **look)
-            axes.add_patch(cell)
+            colour, place = style.MODEL if value >= 0 else style.ORACLE, (j - 0.48, i - 0.48)
+            axes.add_patch(Rectangle(place, 0.96, 0.96, fc=colour, alpha=0.45 * strength, lw=0))
             axes.text(
-                j, i, tables.signed(value, "{:.2f}"), ha="center", va="center",
+                j, i, signed(value, "{:.2f}"), ha="center", va="center",
                 fontsize=style.SIZE_SMALL, color=style.MUTED if i == j else style.INK,
             )  # fmt: skip
     names = [style.shorten(task, 12) for task in tasks]
@@ -217,7 +213,7 @@ def _page(result: dict[str, Any]) -> str:
         "explanation.html.j2",
         name=result["name"],
         origin=result["origin"],
-        rows=tables.count(result["rows"]),
+        rows=count(result["rows"]),
         tolerance=f"{result['tolerance']:g}",
         pictures=drawn,
         unneeded=[titles[number] for number in result["unneeded"]],
@@ -243,7 +239,7 @@ def explanation_grids(result: Mapping[str, Any]) -> dict[str, list[tables.Grid]]
     if gradients := result.get("gradients"):
         pairs = zip(gradients["tasks"], gradients["cosine"], strict=True)
         rows = [
-            [task, *(NONE if v is None else tables.signed(v, "{:.2f}") for v in values)]
+            [task, *(NONE if v is None else signed(v, "{:.2f}") for v in values)]
             for task, values in pairs
         ]
         found["gradients"] = [tables.Grid(["cosine of gradients", *gradients["tasks"]], rows)]
@@ -257,7 +253,7 @@ def _task_grid(task: Mapping[str, Any], result: Mapping[str, Any]) -> tables.Gri
         for m in task["metrics"]
         if (v := task["values"][m["key"]]) is not None
     ]
-    title = f"{task['name']}, {tables.count(task['rows'])} rows: {', '.join(values) or NONE}"
+    title = f"{task['name']}, {count(task['rows'])} rows: {', '.join(values) or NONE}"
     refills = any(expert["tasks"][task["name"]]["refilled"] for expert in result["experts"])
     headings = ["expert", "#", "share"]
     for metric in task["metrics"]:

@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 from mmoe.config import RunConfig, dump_config, load_config
 from mmoe.config.json_files import Count, Measured, Number, Share, Stored, read_stored
 from mmoe.metrics import GAIN_HEADINGS, gain_rows
+from mmoe.metrics.columns import NONE, count
 from mmoe.metrics.task_kinds import KINDS, kind_of_metrics
 from mmoe.report import style, tables
 from mmoe.report.figures import (
@@ -27,7 +28,7 @@ from mmoe.report.figures import (
     learning_curve_figure,
     roc_figure,
 )
-from mmoe.report.tables import NONE, Table, results_tables
+from mmoe.report.tables import Table, results_tables
 
 # Values of one task by the names of the metrics; null or NaN: could not be computed
 _TaskMetrics = dict[str, Measured | None]
@@ -375,14 +376,14 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     best: int | str | None = best_epoch(run.history["epochs"])
     if (run.history.get("start") or {}).get("best"):
         best = "before the first"
-    epochs = tables.count(train.get("epochs", len(run.history["epochs"])))
+    epochs = count(train.get("epochs", len(run.history["epochs"])))
     speed = train.get("rows_per_second")
     return [
         ("finished", f"{run.finished:%d %b %Y, %H:%M} UTC".lstrip("0")),
-        ("training rows", tables.count(train.get("rows"))),
+        ("training rows", count(train.get("rows"))),
         ("epochs", epochs if best is None else f"{epochs} (best: {best})"),
         ("time", tables.duration(train.get("seconds"))),
-        ("rows a second", tables.count(speed)),
+        ("rows a second", count(speed)),
         ("chosen by", str(run.history.get("monitor") or run.config.training.monitor)),
         *_frozen(train.get("frozen")),
         *([("labels as of", str(as_of))] if (as_of := run.metrics.get("as_of")) else []),
@@ -395,7 +396,7 @@ def _frozen(frozen: Any) -> list[tuple[str, str]]:
     """The parts of an earlier run that stayed as they scored, and the tasks whose scores did."""
     if not isinstance(frozen, Mapping):
         return []
-    held, trained = (tables.count(frozen[f"{what}_parameters"]) for what in ("frozen", "trained"))
+    held, trained = (count(frozen[f"{what}_parameters"]) for what in ("frozen", "trained"))
     facts = [("frozen", f"{', '.join(frozen['parts'])} ({held} parameters; trained: {trained})")]
     if frozen["unchanged_tasks"]:
         facts.append(("scores as before", ", ".join(frozen["unchanged_tasks"])))

@@ -6,10 +6,8 @@ from typing import Any
 
 from mmoe.config import ModelConfig, TaskConfig
 from mmoe.metrics import Column
-from mmoe.metrics.columns import NAMED_COLUMNS, NONE, count, is_number, signed
+from mmoe.metrics.columns import NAMED_COLUMNS, NONE, is_number
 from mmoe.metrics.task_kinds import KINDS, kind_of_metrics
-
-__all__ = ["NONE", "Grid", "Table", "count", "duration", "model_line", "results_tables", "signed"]
 
 
 @dataclass(frozen=True, slots=True)
