@@ -178,7 +178,7 @@ class FolderJob:
         """Reads the records of all parts, when all are done."""
         return [self.done.get(part.name) or self.record(part.name) for part in self.parts]
 
-    def publish(self, summary: Mapping[str, Any]) -> Manifest:
+    def publish(self, summary: Mapping[str, Any]) -> None:
         """Gives all parts their names, removes what they replace, and says so: `_SUCCESS` last.
 
         Args:
@@ -222,7 +222,6 @@ class FolderJob:
             with suppress(OSError):  # all parts are in place: what cannot be tidied up may stay
                 self.store.remove(folder)
         self.store.write(SUCCESS, b"")
-        return manifest
 
     def reject(self, summary: Mapping[str, Any]) -> None:
         """Puts all parts aside, with their records: what was published stays as it was.
@@ -393,12 +392,8 @@ def end_folder(job: FolderJob, guard: Guard) -> tuple[Summary, bool]:
     asked = any(expected.measure == "repeated" for expected in guard.expectations)
     summary = guard.judge(counts, _repeated(job) if asked else None)
     was_whole = job.store.has(SUCCESS) or not job.before
-    if job.is_complete:
-        pass
-    elif summary.failed:
-        job.reject(summary.as_dict())
-    else:
-        job.publish(summary.as_dict())
+    if not job.is_complete:
+        (job.reject if summary.failed else job.publish)(summary.as_dict())
     return summary, was_whole
 
 
