@@ -56,12 +56,8 @@ class Place:
                 yield module
 
 
-def find_places(network: nn.Module) -> list[Place]:
-    """Lists the feed-forward parts of a network, each once, in the order of its modules.
-
-    Raises:
-        ValueError: A part whose products do not fit one another.
-    """
+def _find_places(network: nn.Module) -> list[Place]:
+    """The feed-forward parts of a network, each once, in the order of its modules."""
     places = []
     for name, module in _outside_mixtures(network):
         if any(name.startswith(f"{p.name}.") if p.name else True for p in places):
@@ -82,19 +78,11 @@ def put_in_place(network: nn.Module, old: nn.Module, new: nn.Module) -> None:
                 setattr(parent, name, new)
 
 
-def choose(network: nn.Module, places: list[Place], targets: Targets) -> list[Place]:
-    """Returns those of the places that are meant.
+def _choose(network: nn.Module, places: list[Place], targets: Targets) -> list[Place]:
+    """The places that are meant, by their holder or by what holds their products.
 
-    Args:
-        network: The whole.
-        places: From `find_places`.
-        targets: Names of modules, or ends of names; a regular expression for the whole name; a
-            function of a module and its name. A place is meant by its holder, or by what holds its
-            products. None: all parts; where some give back the width that they read, these alone
-            (others are heads, or tables of positions).
-
-    Raises:
-        ValueError: Nothing is there, or meant; or a module is named that no recogniser takes.
+    Where no target is named: all parts; where some give back the width that they read, these alone
+    (others are heads, or tables of positions).
     """
     if targets is None:
         same = [place for place in places if place.part.widths[0] == place.part.widths[2]]
@@ -270,7 +258,7 @@ def convert(
     _check(module, num_experts, k, init, hidden)
     maker = gate_maker(gate, k, num_experts)
     make = partial(make_mixture, num_experts, init, hidden, maker, check_capacity(capacity))
-    chosen = choose(module, find_places(module), target_modules)
+    chosen = _choose(module, _find_places(module), target_modules)
     if inplace:
         _check_inplace(chosen)
     else:

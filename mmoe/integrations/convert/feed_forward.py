@@ -210,7 +210,7 @@ def if_computed(
     trial = copy.copy(block)
     trial._modules = dict(block._modules)
     trial = replace(trial, _Whole(part))
-    with without_zeros(part):
+    with _without_zeros(part):
         same = all(
             agree(each, getattr(each, method), part.compute, part.first) for each in (block, trial)
         )
@@ -261,12 +261,8 @@ def agree(module: nn.Module, call: Activation, expected: Activation, reader: nn.
 
 
 @contextmanager
-def without_zeros(part: FeedForward) -> Iterator[None]:
-    """Draws weights that are all zero, as some start, meanwhile: they would hide what a block does.
-
-    Args:
-        part: Its products get their own weights back.
-    """
+def _without_zeros(part: FeedForward) -> Iterator[None]:
+    """Draws weights that start as zeros meanwhile, which would hide what a block does."""
     generator = torch.Generator().manual_seed(2)
     zeros = [
         (layer, layer.weight)
@@ -312,7 +308,7 @@ def seen_dropouts(block: nn.Module, part: FeedForward) -> Dropouts | None:
         None where experts cannot do the same: it drops its input, its hidden units twice or before
         the activation, or in a way of its own; or the block does not compute the part at all.
     """
-    with without_zeros(part), _watched(block, part) as calls:
+    with _without_zeros(part), _watched(block, part) as calls:
         if not _runs(block, part, calls):
             return None
     places = [place for place, _ in calls]

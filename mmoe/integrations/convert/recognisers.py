@@ -29,27 +29,27 @@ from mmoe.integrations.convert.feed_forward import (
 _AROUND = (nn.LayerNorm, nn.RMSNorm, nn.Dropout, nn.Identity)
 
 
-def torch_layer(layer: nn.Module) -> FeedForward | None:
+def _torch_layer(layer: nn.Module) -> FeedForward | None:
     """Finds `linear1, activation, dropout, linear2` of a layer of a Transformer."""
     if not isinstance(layer, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
         return None
     first, second = plain_linear(layer.linear1), plain_linear(layer.linear2)
-    drops = probability(layer.dropout)
+    drops = _probability(layer.dropout)
     if first is None or second is None or drops is None:
         return None
     part = FeedForward(first, second, layer.activation, dropout=drops)
     # A subclass may have another one
-    return if_computed(layer, part, into_torch_layer, "_ff_block")
+    return if_computed(layer, part, _into_torch_layer, "_ff_block")
 
 
-def into_torch_layer(layer: nn.Module, mixture: nn.Module) -> nn.Module:
+def _into_torch_layer(layer: nn.Module, mixture: nn.Module) -> nn.Module:
     """Keeps its `_ff_block`; torch's fused layer, which reads two weights, is turned off."""
-    into_chain("linear1", "activation", "dropout", "linear2")(layer, mixture)
+    _into_chain("linear1", "activation", "dropout", "linear2")(layer, mixture)
     cast(Any, layer).activation_relu_or_gelu = 0
     return layer
 
 
-def sequential(module: nn.Module) -> FeedForward | None:
+def _sequential(module: nn.Module) -> FeedForward | None:
     """Finds `Linear, activation, [Dropout,] Linear` with norms and dropouts around them."""
     span = _span(module)
     if span is None:
@@ -58,17 +58,17 @@ def sequential(module: nn.Module) -> FeedForward | None:
     start, stop = span
     between = layers[start + 1 : stop]
     first, second = cast(nn.Linear, layers[start]), cast(nn.Linear, layers[stop])
-    kinds = [layer for layer in between if probability(layer) is None]
-    drops = [p for p in map(probability, between) if p]
+    kinds = [layer for layer in between if _probability(layer) is None]
+    drops = [p for p in map(_probability, between) if p]
     if len(kinds) != 1 or len(drops) > 1:
         return None
-    if drops and probability(between[0]):  # dropped before the activation
+    if drops and _probability(between[0]):  # dropped before the activation
         return None
     part = FeedForward(first, second, kinds[0], dropout=sum(drops))
     return part if part.is_pointwise or not part.fits else None
 
 
-def into_sequential(module: nn.Module, mixture: nn.Module) -> nn.Module:
+def _into_sequential(module: nn.Module, mixture: nn.Module) -> nn.Module:
     """Puts it at the place of the first product; what comes up to the second does nothing."""
     span = _span(module)
     assert span is not None, "it has matched"
@@ -93,36 +93,36 @@ def _span(module: nn.Module) -> tuple[int, int] | None:
     return (start, stop) if all(isinstance(layer, _AROUND) for layer in around) else None
 
 
-def gated(block: nn.Module) -> FeedForward | None:
+def _gated(block: nn.Module) -> FeedForward | None:
     """Finds `gate_proj`, `up_proj`, `down_proj` and an activation, as Llama has them."""
-    return _with_dropouts(block, _GATED, into_gated)
+    return _with_dropouts(block, _GATED_NAMES, _into_gated)
 
 
-def into_gated(block: nn.Module, mixture: nn.Module) -> nn.Module:
+def _into_gated(block: nn.Module, mixture: nn.Module) -> nn.Module:
     """Returns the mixture alone, and the dropout of outputs where there is one."""
-    after = [drop for drop in _dropouts_of(block, _GATED).after if drop.p]
+    after = [drop for drop in _dropouts_of(block, _GATED_NAMES).after if drop.p]
     return nn.Sequential(mixture, *after) if after else mixture
 
 
-def fc(block: nn.Module) -> FeedForward | None:
+def _fc(block: nn.Module) -> FeedForward | None:
     """Finds `fc1, act, (a dropout,) fc2, (a dropout)`, the last of which stays."""
-    return _with_dropouts(block, _FC, into_fc)
+    return _with_dropouts(block, _FC_NAMES, _into_fc)
 
 
-def into_fc(block: nn.Module, mixture: nn.Module) -> nn.Module:
+def _into_fc(block: nn.Module, mixture: nn.Module) -> nn.Module:
     """Puts it in place of `fc1`; a dropout of hidden units and outputs is then of outputs alone."""
-    between, after = _dropouts_of(block, _FC)
+    between, after = _dropouts_of(block, _FC_NAMES)
     again = [copy.copy(drop) for drop in after if drop in between]
     for name, child in list(block.named_children()):
         if child in between:
             setattr(block, name, nn.Identity())
-    into_chain("fc1", *_ACTIVATION_NAMES, "fc2")(block, mixture)
+    _into_chain("fc1", *_ACTIVATION_NAMES, "fc2")(block, mixture)
     if again:
         cast(Any, block).fc2 = again[0] if len(again) == 1 else nn.Sequential(*again)
     return block
 
 
-def two_modules(layer: nn.Module) -> FeedForward | None:
+def _two_modules(layer: nn.Module) -> FeedForward | None:
     """Finds `intermediate` (dense, act) and `output` (dense, …), as BERT and Swin have them."""
     before, after = getattr(layer, "intermediate", None), getattr(layer, "output", None)
     if not isinstance(before, nn.Module) or not isinstance(after, nn.Module):
@@ -134,7 +134,7 @@ def two_modules(layer: nn.Module) -> FeedForward | None:
     part = FeedForward(first, second, activation)
     if not part.fits:
         return part
-    if any(probability(module) for module in before.modules()):  # of hidden units
+    if any(_probability(module) for module in before.modules()):  # of hidden units
         return None
     gives = agree(before, before, part.hidden, first)
     return part if gives and part.is_pointwise and _begins_with(after, second) else None
@@ -162,7 +162,7 @@ def _call(function: Callable[..., Tensor], more: tuple[Tensor, ...], x: Tensor) 
     return function(x, *more)
 
 
-def into_two_modules(layer: nn.Module, mixture: nn.Module) -> nn.Module:
+def _into_two_modules(layer: nn.Module, mixture: nn.Module) -> nn.Module:
     """Puts it in place of `intermediate`; all of `output` but its `dense` stays."""
     cast(Any, layer).intermediate = mixture
     cast(Any, layer).output.dense = nn.Identity()
@@ -170,7 +170,7 @@ def into_two_modules(layer: nn.Module, mixture: nn.Module) -> nn.Module:
 
 
 # Names of the first product, the second one and, where there is one, the gate
-_GATED, _FC = ("up_proj", "down_proj", "gate_proj"), ("fc1", "fc2")
+_GATED_NAMES, _FC_NAMES = ("up_proj", "down_proj", "gate_proj"), ("fc1", "fc2")
 _ACTIVATION_NAMES = ("act", "act_fn", "activation", "activation_fn")
 
 
@@ -210,14 +210,14 @@ def _with_dropouts(block: nn.Module, names: Sequence[str], replace: Replace) -> 
     return if_computed(block, dataclasses.replace(part, dropout=drops), replace)
 
 
-def probability(module: object) -> float | None:
+def _probability(module: object) -> float | None:
     """Returns how much a dropout drops, 0 where there is none; None: it is something else."""
     if module is None or isinstance(module, nn.Identity):
         return 0.0
     return module.p if type(module) is nn.Dropout else None
 
 
-def into_chain(*names: str) -> Replace:
+def _into_chain(*names: str) -> Replace:
     """Returns what puts a mixture in place of the first of these; the others then do nothing."""
 
     def replace(holder: nn.Module, mixture: nn.Module) -> nn.Module:
@@ -286,11 +286,11 @@ class Recognisers:
 
 
 RECOGNISERS = Recognisers(
-    Recogniser("torch's Transformer layers", torch_layer, into_torch_layer),
-    Recogniser("Sequential(Linear, activation, Linear)", sequential, into_sequential),
-    Recogniser("gate_proj, up_proj, down_proj", gated, into_gated, makes_new=True),
-    Recogniser("fc1, act, fc2", fc, into_fc),
-    Recogniser("intermediate, output", two_modules, into_two_modules),
+    Recogniser("torch's Transformer layers", _torch_layer, _into_torch_layer),
+    Recogniser("Sequential(Linear, activation, Linear)", _sequential, _into_sequential),
+    Recogniser("gate_proj, up_proj, down_proj", _gated, _into_gated, makes_new=True),
+    Recogniser("fc1, act, fc2", _fc, _into_fc),
+    Recogniser("intermediate, output", _two_modules, _into_two_modules),
 )
 
 
