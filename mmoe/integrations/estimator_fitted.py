@@ -25,7 +25,15 @@ from mmoe.explain import (
     explain_ranker,
     write_explanation,
 )
-from mmoe.integrations.estimator_rows import Rows, feature_rows, joined, judged_rows
+from mmoe.integrations.estimator_rows import (
+    Rows,
+    RowWeights,
+    feature_rows,
+    joined,
+    label_rows,
+    weight_column,
+    with_weight_columns,
+)
 from mmoe.metrics.task_kinds import kind_of, kind_of_metrics
 from mmoe.run import RunDirectory, SilentReporter, write_json
 from mmoe.score import load
@@ -195,8 +203,13 @@ class FittedModel:
 
     def judged(self, X: Any, y: Any, sample_weight: Any) -> tuple[RunConfig, BatchSource]:
         """Returns the config that rows with labels are judged by, and these rows."""
-        rows, before = feature_rows(X, names=self.stored.columns), self.stored.weights_before
-        config, table = judged_rows(self.config, before, rows, y, sample_weight)
+        rows = feature_rows(X, names=self.stored.columns)
+        table, weights = joined(rows, label_rows(y, rows)), weight_column(sample_weight, rows)
+        # Rows without weights have the weight columns of before the fit (see `training_rows`)
+        config = with_weight_columns(self.config, self.stored.weights_before)
+        if weights is not None:
+            row_weights = RowWeights(config, table.column_names)
+            config, table = row_weights.config, row_weights.added(table, weights)
         return config, BatchSource.of_table(table, self.loaded().encoder, "X", config)
 
     def explained(

@@ -24,8 +24,6 @@ from mmoe.run import open_run
 from mmoe.score import ScoreRequest
 from mmoe.score.provenance import model_of
 
-__all__ = ["local_session", "schema", "score"]
-
 _JAVA = 17
 
 
