@@ -6,7 +6,7 @@ what comes back. Thresholds stand above each check with their reasons.
 
 from mmoe.alarms.alarm import Alarm, lines_of
 from mmoe.alarms.columns import Column, TrainingColumns
-from mmoe.alarms.data import Effect, drifts, leaks_in, rare_ids, repeated_rows
+from mmoe.alarms.data import Effect, drifts, leaks_in, rare_ids, repeated_rows, shift_of
 from mmoe.alarms.distribution import Distribution, PredictedFile, predicted_file
 from mmoe.alarms.gates import gate_alarms
 from mmoe.alarms.tasks import (
@@ -38,6 +38,7 @@ __all__ = [
     "rare_ids",
     "repeated_rows",
     "same_predictions",
+    "shift_of",
     "tasks_outdone",
     "wrong_level",
 ]

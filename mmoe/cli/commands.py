@@ -28,7 +28,6 @@ from mmoe.cli.options import (
     Quiet,
     RunDir,
     SetValues,
-    at_as_of,
     config_of_command,
     frozen_values,
     own_config,
@@ -141,8 +140,8 @@ def train(
             raise ValueError(f"--new-experts {new_experts} needs --warm-start RUN_DIR")
         own = None if recipe_or_config else own_config(place.path if resume else None, warm_start)
         values = [*(set_ or []), *frozen_values(freeze)]
-        config = config_of_command(own or recipe_or_config or "", values, import_)
-        config, data = at_as_of(config, data, as_of)
+        found = own or recipe_or_config or ""
+        config, data = config_of_command(found, values, import_, data, as_of)
         from mmoe.train import WarmStart, train_run
 
         start = None
@@ -339,8 +338,7 @@ def explain(
         result = explain_run(
             run, data, settings, split=split, reporter=reporter(quiet), device=device
         )
-        page = write_explanation(result, place.path or run.path)
-        shown = place.shown(page) if place.path is not None else str(page)
+        shown = place.shown(write_explanation(result, place.path or run.path))
     if as_json:
         print_json(result)
         return

@@ -13,7 +13,6 @@ from mmoe.cli.options import (
     Imports,
     Quiet,
     SetValues,
-    at_as_of,
     config_of_command,
 )
 from mmoe.cli.output import (
@@ -71,8 +70,7 @@ def backtest(
     """Train day d, test day d + 1, walking forward; print every day and the total."""
     with folder_of(out, resume=resume) as place:
         resume = resumes(place.path, resume, "folder of the backtest", changed_data=changed_data)
-        config = config_of_command(recipe_or_config, set_, import_)
-        config, data = at_as_of(config, data, as_of)
+        config, data = config_of_command(recipe_or_config, set_, import_, data, as_of)
         from mmoe.run.metrics_table import backtest_table
         from mmoe.train.backtest import BacktestSettings
         from mmoe.train.backtest import backtest as walk
@@ -124,8 +122,7 @@ def compare(
     """
     with folder_of(out, resume=resume) as place:
         resume = resumes(place.path, resume, "folder of the comparison")
-        config = config_of_command(recipe_or_config, set_, import_)
-        config, data = at_as_of(config, data, as_of)
+        config, data = config_of_command(recipe_or_config, set_, import_, data, as_of)
         from mmoe.compare import ComparisonSettings, compare_models
         from mmoe.report.comparison import comparison_grids, describe_winners
 
@@ -164,8 +161,7 @@ def tune(
     """Search for better settings on the validation split, and write the best config."""
     with folder_of(out, resume=resume) as place:
         resume = resumes(place.path, resume, "folder of the search")
-        config = config_of_command(recipe_or_config, set_, import_)
-        config, data = at_as_of(config, data, as_of)
+        config, data = config_of_command(recipe_or_config, set_, import_, data, as_of)
         from mmoe.tune import TuneSettings, tune_config
         from mmoe.tune.search import search_table
 

@@ -113,17 +113,27 @@ Header = Annotated[
 
 
 def config_of_command(
-    found: str | Path, overrides: Sequence[str] | None, imports: Sequence[str] | None
-) -> "RunConfig":
+    found: str | Path,
+    overrides: Sequence[str] | None,
+    imports: Sequence[str] | None,
+    data: str | None,
+    as_of: str | None,
+) -> tuple["RunConfig", str | None]:
     """Reads a config, after importing what the command line names; the config names it then too.
 
     Args:
         found: A recipe's name or a file's, as somebody wrote it; or `own_config`, a run's.
         overrides: Of `--set`.
         imports: Of `--import`.
+        data: Of `--data`.
+        as_of: Of `--as-of`.
+
+    Returns:
+        The config and the data, with lake tables at the version asked for.
 
     Raises:
-        ValueError: A module cannot be imported, or the config cannot be used.
+        ValueError: A module cannot be imported, or the config cannot be used; the version is no
+            whole number, or a path names one itself.
     """
     import_modules(imports or [])
     from mmoe.config import load_config
@@ -133,17 +143,7 @@ def config_of_command(
         config = load_config(found, overrides or [], of_run=True, say=_note)
     else:
         config = load_recipe(found, overrides or [], say=_note)
-    return with_imports(config, imports)
-
-
-def at_as_of(
-    config: "RunConfig", data: str | None, as_of: str | None
-) -> tuple["RunConfig", str | None]:
-    """Returns the config and the data of a command, with lake tables at the version asked for.
-
-    Raises:
-        ValueError: It is no whole number, or a path names a version itself.
-    """
+    config = with_imports(config, imports)
     if as_of is None:
         return config, data
     from mmoe.datasets.rows.sources import at_versions

@@ -169,11 +169,6 @@ class FolderJob:
             )
         return of_rows(self.by, found, part.rows)
 
-    def put(self, part: Part, written: Path, record: PartRecord) -> None:
-        """Takes a part that is complete: to stay where nobody finds it, until all are."""
-        self.store.put(written, staged(part.name))
-        self.store.write(staged(part.name) + RECORD, as_bytes(record))
-
     def records(self) -> list[PartRecord]:
         """Reads the records of all parts, when all are done."""
         return [self.done.get(part.name) or self.record(part.name) for part in self.parts]
@@ -316,7 +311,7 @@ class OfFolder:
         return as_unseen_ids(counts.unseen_ids()) | counts.as_metadata()
 
     def finish(self, written: Path, by: Provenance, counts: ScoreCounts) -> None:
-        """Hands it over with its record.
+        """Hands it over with its record, to stay where nobody finds it until all parts are there.
 
         Raises:
             ValueError: What was read is another file now.
@@ -338,7 +333,8 @@ class OfFolder:
             scored_by=dict(by),
             unseen_ids=dict(counts.unseen_ids()),
         )
-        self.job.put(self.part, written, record)
+        self.job.store.put(written, staged(self.part.name))
+        self.job.store.write(staged(self.part.name) + RECORD, as_bytes(record))
 
 
 def is_staged(name: str) -> bool:

@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
-from mmoe.alarms import Column, Distribution, TrainingColumns
-from mmoe.alarms.data import shift_of
+from mmoe.alarms import Column, Distribution, TrainingColumns, shift_of
 from mmoe.config.json_files import Count, Stored
 from mmoe.config.scoring import OF_COLUMNS, Expectation, expectations_of
 from mmoe.datasets import EncodedFeatures, FeatureEncoder
