@@ -108,24 +108,30 @@ class Target(Protocol):
     @property
     def source(self) -> Paths:
         """Source that is read for it."""
+        ...
 
     @property
     def span(self) -> range | None:
         """Rows by number, of one file; None: all."""
+        ...
 
     def __str__(self) -> str: ...  # what the user calls it
 
     def look(self) -> Provenance:
         """Returns what scores it; looks at what is read, before the first row of it is."""
+        ...
 
     def begin(self) -> Path:
         """Returns where it is written."""
+        ...
 
     def notes(self, counts: ScoreCounts) -> Mapping[bytes, bytes]:
         """Returns what the file says of its rows, as metadata."""
+        ...
 
     def finish(self, written: Path, by: Provenance, counts: ScoreCounts) -> None:
         """Takes the file when it is complete, written `by` what has scored it."""
+        ...
 
 
 # Scores `mine` of a job: tells of each row that is done, and counts them
@@ -155,6 +161,7 @@ class Engine(Protocol):
         Raises:
             ValueError: They cannot be started, or cannot load the model.
         """
+        ...
 
 
 class Job(Protocol):
@@ -163,15 +170,19 @@ class Job(Protocol):
     @property
     def by(self) -> Provenance:
         """What scores them, as it was looked at before."""
+        ...
 
     def partition_columns(self) -> Collection[str]:
         """Names the columns whose values are folders of the output."""
+        ...
 
     def here(self, files: "FileScorer") -> ScoreParts:
         """Returns what scores it in this process."""
+        ...
 
     def take(self, score: ScoreParts, guard: Guard, reporter: Reporter) -> ScoreCounts:
         """Has `score` write what is to be written, and publishes it if it is as expected."""
+        ...
 
 
 class Output(NamedTuple):
