@@ -85,9 +85,12 @@ def gradient_cosines(
 def _means(values_bTT: Sequence[np.ndarray]) -> list[list[float | None]]:
     """Means over batches, NaN left out; None where there is nothing else."""
     known = np.isfinite(values_bTT)
-    sums_TT = np.where(known, values_bTT, 0).sum(0)
-    means_TT = sums_TT / np.maximum(known.sum(0), 1)
-    return np.where(known.any(0), means_TT, None).tolist()
+    counts_TT = known.sum(0)
+    means_TT = np.where(known, values_bTT, 0).sum(0) / np.maximum(counts_TT, 1)
+    return [
+        [mean if count else None for mean, count in zip(means, counts, strict=True)]
+        for means, counts in zip(means_TT.tolist(), counts_TT.tolist(), strict=True)
+    ]
 
 
 def _size(rows: BatchSource, config: RunConfig) -> int:

@@ -189,7 +189,7 @@ def _named_layers(block: nn.Module, names: Sequence[str]) -> FeedForward | None:
     if len(linears) < len(names) or activation is None:
         return None
     first, second, *gate = linears
-    return FeedForward(first, second, activation, *gate)
+    return FeedForward(first, second, activation, gate[0] if gate else None)
 
 
 def _dropouts_of(block: nn.Module, names: Sequence[str]) -> Dropouts:
