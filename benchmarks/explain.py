@@ -11,7 +11,7 @@ from benchmarks.racing.harness import Clock, Race, Result, Spread, Target, clock
 from mmoe.config import RunConfig, config_from_dict
 from mmoe.datasets.features.encoder import FeatureEncoder
 from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.explain.passes import ExpertPlace, places_of, predict_without
+from mmoe.explain.experts import ExpertPlace, places_of, predict_without
 from mmoe.mixture.gates.contract import GateOutput
 from mmoe.models.build import build_ranker
 from mmoe.models.network import MixtureNetwork

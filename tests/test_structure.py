@@ -46,19 +46,20 @@ def test_what_makes_code_hard_to_read_is_counted(structure, tmp_path):
     assert counts == [0, 1, 1, 1, 1, 1, 1], found
 
 
-ADAPTERS = (
-    *("score/files", "score/loaded"),
-    *(f"integrations/{name}" for name in ("estimator_scores", "mlflow", "ray", "ray_actors")),
-    *(f"integrations/{name}" for name in ("ray_cluster", "ray_engine", "ray_worker")),
-    *(f"integrations/{name}" for name in ("spark", "spark_daemon", "spark_session")),
-)
+ADAPTERS = {
+    **{f"score/{name}": 100 for name in ("files", "loaded")},
+    **{f"integrations/{name}": 100 for name in ("mlflow", "ray", "ray_worker", "spark_daemon")},
+    "integrations/estimator_fitted": 380,  # its answers, what is stored, pictures, explanation
+    "integrations/ray_engine": 285,  # the cluster, its workers, and the parts handed out
+    "integrations/spark": 190,  # the session, what a job may read, and the job
+}
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_who_adapts_the_scorer_has_little_to_say(name):
     """One scorer, table in, table out: what grows here may be its work, or somebody else's."""
     lines = (ROOT / "mmoe" / f"{name}.py").read_text(encoding="utf-8").count("\n")
-    assert lines <= 100, lines
+    assert lines <= ADAPTERS[name], lines
 
 
 @pytest.mark.parametrize(

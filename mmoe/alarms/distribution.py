@@ -1,5 +1,6 @@
 """`Distribution`: numbers as counts that can be added up, from which quantiles are read."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import exp, log
 from typing import Annotated, Any
@@ -95,8 +96,8 @@ class Distribution(Stored):
             lowest=min(lowest, default=None),
             highest=max(highest, default=None),
             zeros=self.zeros + other.zeros,
-            above=_sum(self.above, other.above),
-            below=_sum(self.below, other.below),
+            above=dict(Counter(self.above) + Counter(other.above)),
+            below=dict(Counter(self.below) + Counter(other.below)),
         )
 
     @property
@@ -171,13 +172,6 @@ def _binned(sizes_V: np.ndarray) -> dict[str, int]:
     counts = np.bincount(bins_V - first)
     there = np.flatnonzero(counts)
     return {str(b + first): int(counts[b]) for b in there.tolist()}
-
-
-def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    found = dict(one)
-    for b, count in other.items():
-        found[b] = found.get(b, 0) + count
-    return found
 
 
 def _in_order(bins: Mapping[str, int]) -> list[tuple[int, int]]:

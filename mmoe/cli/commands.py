@@ -8,15 +8,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from mmoe import __version__
-from mmoe.cli.config import (
-    at_as_of,
-    config_of_command,
-    frozen_values,
-    own_config,
-    path_as_of,
-    with_imports,
-)
-from mmoe.cli.explain import explain, prune
 from mmoe.cli.many import backtest, compare, tune
 from mmoe.cli.options import (
     AsOf,
@@ -37,12 +28,18 @@ from mmoe.cli.options import (
     Quiet,
     RunDir,
     SetValues,
+    config_of_command,
+    frozen_values,
+    own_config,
+    path_as_of,
+    with_imports,
 )
 from mmoe.cli.output import (
     advising_resume,
     by_time,
     file_of,
     folder_of,
+    print_grids,
     print_json,
     print_table,
     reporter,
@@ -143,8 +140,8 @@ def train(
             raise ValueError(f"--new-experts {new_experts} needs --warm-start RUN_DIR")
         own = None if recipe_or_config else own_config(place.path if resume else None, warm_start)
         values = [*(set_ or []), *frozen_values(freeze)]
-        config = config_of_command(own or recipe_or_config or "", values, import_)
-        config, data = at_as_of(config, data, as_of)
+        found = own or recipe_or_config or ""
+        config, data = config_of_command(found, values, import_, data, as_of)
         from mmoe.train import WarmStart, train_run
 
         start = None
@@ -268,8 +265,135 @@ def evaluate(
         _print_metrics(metrics, title)
 
 
-for _command in (score, explain, prune):
-    app.command()(_command)
+app.command()(score)
+
+
+_ExplainData = Annotated[
+    str | None, typer.Option(help="Labelled rows; default: a split of the run's own.")
+]
+_ExplainSplit = Annotated[
+    Literal["test", "validation"],
+    typer.Option(help="Which of the run's own splits, without --data."),
+]
+_Tolerance = Annotated[
+    float,
+    typer.Option(
+        help="An expert is needed where AUC or NE become worse by more than this without it."
+    ),
+]
+_Gradients = Annotated[
+    bool,
+    typer.Option(
+        "--gradients", help="Also how the tasks' gradients agree on the shared layers (a hint)."
+    ),
+]
+_Features = Annotated[
+    bool, typer.Option("--features", help="Also what each task loses when a feature is shuffled.")
+]
+_ExplainOut = Annotated[
+    str | None,
+    typer.Option(
+        help="A folder, or an address, for explain.json and explain.html; default: the run's."
+    ),
+]
+_ExplainJson = Annotated[bool, typer.Option("--json", help="Print JSON, as explain.json.")]
+
+
+@app.command()
+def explain(
+    run_dir: RunDir,
+    data: _ExplainData = None,
+    split: _ExplainSplit = "test",
+    tolerance: _Tolerance = 0.0002,
+    gradients: _Gradients = False,
+    features: _Features = False,
+    out: _ExplainOut = None,
+    as_json: _ExplainJson = False,
+    device: OnDevice = "auto",
+    import_: Imports = None,
+    quiet: Quiet = False,
+) -> None:
+    """Measure what each expert is worth to each task: its metrics without the expert."""
+    import_modules(import_ or [])
+    from mmoe.datasets.files.data_file import is_address
+    from mmoe.explain import (
+        ExplainSettings,
+        check_new_place,
+        explain_run,
+        summary_lines,
+        write_explanation,
+    )
+    from mmoe.report.explanation import explanation_grids
+    from mmoe.run import open_run
+
+    if data is not None and split != "test":
+        raise ValueError("--split is of the run's own rows, and --data names others; leave one out")
+    settings = ExplainSettings(tolerance=tolerance, gradients=gradients, features=features)
+    if out is None and is_address(run_dir):
+        raise ValueError(f"{run_dir}: is an address, where nothing is written; say --out FOLDER")
+    run = open_run(run_dir)
+    with folder_of(out) as place:
+        if place.path is not None and place.address is None:
+            check_new_place(place.path)
+        result = explain_run(
+            run, data, settings, split=split, reporter=reporter(quiet), device=device
+        )
+        shown = place.shown(write_explanation(result, place.path or run.path))
+    if as_json:
+        print_json(result)
+        return
+    for grids in explanation_grids(result).values():
+        print_grids(grids)
+    for line in summary_lines(result, run_dir):
+        say(line)
+    say(shown)
+
+
+@app.command()
+def prune(
+    run_dir: RunDir,
+    experts: Annotated[
+        str,
+        typer.Option(
+            metavar="N,N,…", help="Numbers of the experts to remove (column # of mmoe explain)."
+        ),
+    ],
+    out: Annotated[str, typer.Option(help="The new run's directory, or an address.")],
+    finetune_epochs: Annotated[
+        int, typer.Option(help="Epochs to train on afterwards; 0: evaluate what is left.")
+    ] = 0,
+    data: Annotated[
+        str | None, typer.Option(help="Overrides data.path: where the run's rows are now.")
+    ] = None,
+    device: Annotated[
+        Device | None, typer.Option(help="Overrides training.device; not stored.")
+    ] = None,
+    import_: Imports = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write a run without some of its experts; with --finetune-epochs, train it on."""
+    import_modules(import_ or [])
+    from mmoe.explain import prune_run
+    from mmoe.run import open_run
+    from mmoe.run.console import metrics_table
+
+    parts = [part.strip() for part in experts.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise ValueError(f"--experts: expected numbers such as 3,5, got {experts!r}")
+    run = open_run(run_dir, tensors=("model", "training"))
+    with folder_of(out) as place, advising_resume():
+        assert place.path is not None, "it is asked for"
+        finished = prune_run(
+            run,
+            list(map(int, parts)),
+            place.path,
+            finetune_epochs=finetune_epochs,
+            data=data,
+            reporter=reporter(quiet),
+            device=device,
+        )
+        print_table(metrics_table(finished.metrics, "test split"))
+        say(place.shown(finished.directory.path))
 
 
 @app.command()
@@ -306,25 +430,19 @@ def report(
     import_modules(import_ or [])
     from mmoe.datasets.files.data_file import is_address
     from mmoe.report import write_report
+    from mmoe.run import open_run
 
     if is_address(run_dir):
-        run_dir = _copy_to_draw(run_dir, output)
+        if output is None:
+            raise ValueError(
+                f"{run_dir}: is an address, where no page is written; say --output FILE.html"
+            )
+        run_dir = str(open_run(run_dir, tensors=()).path)
     if output is None:
         say(write_report(run_dir, None, overwrite=overwrite))
         return
     with file_of(output, "--output", overwrite=overwrite) as place:
         say(place.shown(write_report(run_dir, place.path, overwrite=overwrite)))
-
-
-def _copy_to_draw(address: str, output: str | None) -> str:
-    """This machine's copy of a run at an address; a page beside it nobody would find."""
-    if output is None:
-        raise ValueError(
-            f"{address}: is an address, where no page is written; say --output FILE.html"
-        )
-    from mmoe.run import open_run
-
-    return str(open_run(address, tensors=()).path)
 
 
 _InitData = Annotated[str, typer.Argument(metavar="DATA", help="A log with labels.")]

@@ -6,8 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from mmoe.cli.config import at_as_of, config_of_command
-from mmoe.cli.options import AsOf, ChangedData, DataOfConfig, Imports, Quiet, SetValues
+from mmoe.cli.options import (
+    AsOf,
+    ChangedData,
+    DataOfConfig,
+    Imports,
+    Quiet,
+    SetValues,
+    config_of_command,
+)
 from mmoe.cli.output import (
     Place,
     advising_resume,
@@ -63,8 +70,7 @@ def backtest(
     """Train day d, test day d + 1, walking forward; print every day and the total."""
     with folder_of(out, resume=resume) as place:
         resume = resumes(place.path, resume, "folder of the backtest", changed_data=changed_data)
-        config = config_of_command(recipe_or_config, set_, import_)
-        config, data = at_as_of(config, data, as_of)
+        config, data = config_of_command(recipe_or_config, set_, import_, data, as_of)
         from mmoe.run.console import backtest_table
         from mmoe.train.backtest import BacktestSettings
         from mmoe.train.backtest import backtest as walk
@@ -116,8 +122,7 @@ def compare(
     """
     with folder_of(out, resume=resume) as place:
         resume = resumes(place.path, resume, "folder of the comparison")
-        config = config_of_command(recipe_or_config, set_, import_)
-        config, data = at_as_of(config, data, as_of)
+        config, data = config_of_command(recipe_or_config, set_, import_, data, as_of)
         from mmoe.compare import ComparisonSettings, compare_models
         from mmoe.report.comparison import comparison_grids, describe_winners
 
@@ -156,8 +161,7 @@ def tune(
     """Search for better settings on the validation split, and write the best config."""
     with folder_of(out, resume=resume) as place:
         resume = resumes(place.path, resume, "folder of the search")
-        config = config_of_command(recipe_or_config, set_, import_)
-        config, data = at_as_of(config, data, as_of)
+        config, data = config_of_command(recipe_or_config, set_, import_, data, as_of)
         from mmoe.tune import TuneSettings, tune_config
         from mmoe.tune.search import search_table
 

@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from mmoe.cli.config import path_as_of
-from mmoe.cli.options import AsOf, Imports, InPrecision, OnDevice, Quiet, RunDir
+from mmoe.cli.options import AsOf, Imports, InPrecision, OnDevice, Quiet, RunDir, path_as_of
 from mmoe.cli.output import advising_resume, print_table, reporter, resumes
 from mmoe.plugins import import_modules
 

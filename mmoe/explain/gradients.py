@@ -68,43 +68,29 @@ def gradient_cosines(
             f"{len(names)} task{'s' * (len(names) != 1)} and {len(shared)} shared tensors; leave "
             "it out"
         )
-    cosines = _Means(len(names))
+    cosines: list[np.ndarray] = []
     total = min(len(rows), _MOST * _size(rows, config))
     with reporter.track("tasks' gradients", total, "rows") as tracker:
         for batch in _batches(rows, config):
-            cosines.add(_cosines(_gradients(model, config, batch, shared)))
+            cosines.append(_cosines(_gradients(model, config, batch, shared)))
             tracker.advance(len(batch))
-        if not cosines.batches:
+        if not cosines:
             raise ValueError(
                 f"--gradients: no chunk of rows has a batch of {_size(rows, config)}; read them "
                 "in larger files, or lower training.batch_size"
             )
-    return {
-        "tasks": names,
-        "cosine": cosines.rows(),
-        "batches": cosines.batches,
-        "formula": FORMULA,
-    }
+    return {"tasks": names, "cosine": _means(cosines), "batches": len(cosines), "formula": FORMULA}
 
 
-class _Means:
-    """Means of matrices [T, T] over batches, NaN left out."""
-
-    def __init__(self, tasks: int) -> None:
-        self.sums, self.counts = np.zeros((tasks, tasks)), np.zeros((tasks, tasks), int)
-        self.batches = 0
-
-    def add(self, values_TT: np.ndarray) -> None:
-        known = np.isfinite(values_TT)
-        self.sums += np.where(known, values_TT, 0)
-        self.counts += known
-        self.batches += 1
-
-    def rows(self) -> list[list[float | None]]:
-        return [
-            [float(s / n) if n else None for s, n in zip(sums, counts, strict=True)]
-            for sums, counts in zip(self.sums, self.counts, strict=True)
-        ]
+def _means(values_bTT: Sequence[np.ndarray]) -> list[list[float | None]]:
+    """Means over batches, NaN left out; None where there is nothing else."""
+    known = np.isfinite(values_bTT)
+    counts_TT = known.sum(0)
+    means_TT = np.where(known, values_bTT, 0).sum(0) / np.maximum(counts_TT, 1)
+    return [
+        [mean if count else None for mean, count in zip(means, counts, strict=True)]
+        for means, counts in zip(means_TT.tolist(), counts_TT.tolist(), strict=True)
+    ]
 
 
 def _size(rows: BatchSource, config: RunConfig) -> int:

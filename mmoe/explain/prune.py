@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -15,10 +14,10 @@ from mmoe.checkpoint.weights import outline
 from mmoe.config import DeviceKind, ModelConfig, RunConfig
 from mmoe.datasets import FeatureEncoder, Splits, load_splits
 from mmoe.datasets.rows.frames import TableLike, holds_rows
-from mmoe.explain.passes import ExpertPlace, check_explainable, places_of
+from mmoe.explain.experts import ExpertPlace, check_explainable, places_of
 from mmoe.mixture import GateTraits, traits_of
 from mmoe.mixture.moves import TensorSource
-from mmoe.models import MixtureNetwork
+from mmoe.models import Level, MixtureNetwork
 from mmoe.parallel import training_group
 from mmoe.run import Reporter, RunDirectory, SilentReporter, write_json
 from mmoe.train import FinishedRun, PreparedData, prepare, train_run
@@ -217,30 +216,31 @@ def _chosen_places(network: MixtureNetwork, numbers: Sequence[int]) -> list[Expe
     gone = [places[number - 1] for number in sorted(set(numbers))]
     for index, level in enumerate(network.levels):
         mine = {place.expert for place in gone if place.level == index}
-        if mine and traits_of(level.mixture.gate, GateTraits).spells_numbers:
+        if not mine:
+            continue
+        traits = traits_of(level.mixture.gate, GateTraits)
+        if traits.spells_numbers:
             raise ValueError(
                 "--experts: the codes of model.gate.kind dselect_k spell the experts' numbers, so "
                 "none can go; train with another gate to prune"
             )
-        _check_gates(level.gate_names, level.mixture.visibility_GE.tolist(), mine, level.mixture)
+        _check_gates(level, mine, least=traits.k or 1)
     return gone
 
 
-def _check_gates(
-    names: Sequence[str], seen_GE: Sequence[Sequence[bool]], gone: set[int], mixture: Any
-) -> None:
-    """Refuses to leave a gate no expert, or fewer than it picks."""
-    least = traits_of(mixture.gate, GateTraits).k or 1
-    for name, row in zip(names, seen_GE, strict=True):
+def _check_gates(level: Level, gone: set[int], least: int) -> None:
+    """Refuses to leave a gate no expert, or fewer than the `least` that it picks."""
+    seen_GE = level.mixture.visibility_GE.tolist()
+    for name, row in zip(level.gate_names, seen_GE, strict=True):
         left = [e for e, sees in enumerate(row) if sees and e not in gone]
         who = "all tasks" if name == "all tasks" else f"{name!r}"
-        if gone and not left:
+        if not left:
             raise ValueError(
                 f"--experts: the gate of {who} would see no expert, and what it is for depends on "
                 "one of these alone; keep one that it sees (`mmoe explain` says which is worth "
                 "most)"
             )
-        if gone and len(left) < least:
+        if len(left) < least:
             raise ValueError(
                 f"--experts: the gate of {who} picks {least} experts and would see {len(left)}; "
                 "prune fewer, or train with a smaller model.gate.k first"

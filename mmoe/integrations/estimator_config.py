@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,14 +15,6 @@ from mmoe.datasets.values.arrow import pc
 from mmoe.errors import warn_caller
 from mmoe.integrations.estimator_rows import refuse_times
 from mmoe.metrics import first_of, kind_of
-
-
-class Asked(Protocol):
-    """An estimator, as far as its parameters say what config it has."""
-
-    config: Any
-    settings: Any
-
 
 # Named parameters, so that GridSearchCV can vary them, and the config keys they set.
 _SETTINGS = {
@@ -36,12 +28,12 @@ _SETTINGS = {
 
 
 def config_for(
-    ranker: Asked, table: pa.Table, y: pa.Table | None, regressions: Sequence[str] = ()
+    ranker: Any, table: pa.Table, y: pa.Table | None, regressions: Sequence[str] = ()
 ) -> RunConfig:
     """Makes the config that an estimator's parameters ask for; warns of columns that it leaves out.
 
     Args:
-        ranker: Their owner.
+        ranker: Their owner, a `MultiTaskRanker`.
         table: X and y.
         y: Its columns; None: X has them.
         regressions: Those whose values are numbers to be met, also where there are only two.

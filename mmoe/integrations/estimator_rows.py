@@ -251,7 +251,7 @@ class RowWeights:
     def __init__(self, config: RunConfig, taken: list[str]) -> None:
         self.before = {task.name: task.weight_column for task in config.tasks}
         self.columns = {name: _free(column, taken) for name, column in self.before.items()}
-        self.config = _with_weight_columns(config, self.columns)
+        self.config = with_weight_columns(config, self.columns)
 
     def added(self, table: pa.Table, weights_N: np.ndarray | None) -> pa.Table:
         """Returns the table with the weight columns; None: every row has weight 1."""
@@ -266,7 +266,8 @@ class RowWeights:
         return table
 
 
-def _with_weight_columns(config: RunConfig, columns: Mapping[str, str | None]) -> RunConfig:
+def with_weight_columns(config: RunConfig, columns: Mapping[str, str | None]) -> RunConfig:
+    """Returns the config whose tasks have these weight columns."""
     tasks = [
         task.model_copy(update={"weight_column": columns.get(task.name, task.weight_column)})
         for task in config.tasks
@@ -394,19 +395,3 @@ def one_callback(callbacks: Any) -> Callback | None:
     if not given:
         return None
     return lambda epoch, metrics: any([callback(epoch, metrics) is True for callback in given])
-
-
-def judged_rows(
-    config: RunConfig, before: Mapping[str, str | None], rows: Rows, y: Any, sample_weight: Any
-) -> tuple[RunConfig, pa.Table]:
-    """Returns the config that rows with labels are judged by, and their table.
-
-    Where they have no weights, tasks have the weight columns of before (see `training_rows`).
-    """
-    config = _with_weight_columns(config, before)
-    table = joined(rows, label_rows(y, rows))
-    weights = weight_column(sample_weight, rows)
-    if weights is None:
-        return config, table
-    row_weights = RowWeights(config, table.column_names)
-    return row_weights.config, row_weights.added(table, weights)

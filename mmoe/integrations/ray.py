@@ -8,7 +8,7 @@ import pyarrow as pa
 from mmoe.config import DeviceKind, ScoringPrecision
 from mmoe.process_settings import use_cpus_of_ray
 from mmoe.run import open_run
-from mmoe.score.scorer import ScoreRequest
+from mmoe.score import ScoreRequest
 
 
 class BatchScorer:

@@ -13,11 +13,11 @@ from mmoe.plugins import import_modules, look_in_current_folder
 from mmoe.process_settings import use_cpus_of_ray
 from mmoe.run import SilentReporter, open_run
 from mmoe.run.store import store_at
+from mmoe.score import ScoreRequest
 from mmoe.score.file_scorer import FileScorer, InputColumns
 from mmoe.score.folder import FolderJob, OfFolder, Part
 from mmoe.score.guard import ScoreCounts
 from mmoe.score.provenance import Provenance
-from mmoe.score.scorer import ScoreRequest
 
 
 @dataclass
@@ -85,6 +85,7 @@ class PartWorker:
         import_modules(self.imports)
         use_cpus_of_ray()
         run = open_run(self.run)
-        scorer = self.request.load(run, self.by)
+        scorer = self.request.load(run)
+        self.request.check_same(run, self.by)
         self.job = FolderJob(store_at(self.output), self.by)
         return FileScorer(scorer, self.request, self.found, run.training_columns())

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
+from typing import Any, NoReturn, Self, cast
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from mmoe.config import RunConfig
 from mmoe.datasets.values.columns import to_numbers
+from mmoe.explain import ExplainSettings
 from mmoe.integrations.estimator_config import (
     as_parameters,
     config_for,
@@ -26,6 +27,16 @@ from mmoe.integrations.estimator_config import (
     split_parameters,
     task_called,
     with_label,
+)
+from mmoe.integrations.estimator_fitted import (
+    ZERO_ONE,
+    Explanation,
+    FittedModel,
+    RunPicturesMixin,
+    StoredFit,
+    label_values,
+    pack_files,
+    unpack_files,
 )
 from mmoe.integrations.estimator_rows import (
     Callback,
@@ -40,16 +51,10 @@ from mmoe.integrations.estimator_rows import (
     validation_rows,
     weight_column,
 )
-from mmoe.integrations.estimator_scores import FittedModel
-from mmoe.integrations.run_pictures import RunPicturesMixin
-from mmoe.integrations.stored_fit import ZERO_ONE, StoredFit, label_values, pack_files, unpack_files
 from mmoe.metrics import first_of, kind_of
 from mmoe.run import ConsoleReporter, SilentReporter, open_run
 from mmoe.train import train_run
 from mmoe.train.evaluate import split_metrics
-
-if TYPE_CHECKING:
-    from mmoe.integrations.explanation import Explanation
 
 
 class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
@@ -269,7 +274,7 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
         tolerance: float = 0.0002,
         gradients: bool = False,
         features: bool = False,
-    ) -> "Explanation":
+    ) -> Explanation:
         """Returns what each expert is worth to each task, as `mmoe explain` measures it.
 
         Args:
@@ -280,13 +285,8 @@ class MultiTaskRanker(RunPicturesMixin, BaseEstimator):
             gradients: Also how the tasks' gradients agree.
             features: Also what each task loses without each feature.
         """
-        from mmoe.explain import ExplainSettings
-        from mmoe.integrations.explanation import explanation_of
-
         asked = ExplainSettings(tolerance=tolerance, gradients=gradients, features=features)
-        fitted = self._fitted()
-        config, rows = fitted.judged(X, y, sample_weight)
-        return explanation_of(fitted.loaded(), config, rows, asked)
+        return self._fitted().explained(X, y, sample_weight, asked)
 
     def task(self, name: str | None = None) -> "TaskClassifier | TaskRegressor":
         """Returns one task as scikit-learn's classifier or regressor, fitted as this is.

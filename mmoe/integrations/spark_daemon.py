@@ -12,8 +12,9 @@ from mmoe.config import ScoringPrecision
 from mmoe.plugins import import_modules
 from mmoe.run import open_run
 from mmoe.run.memory import return_freed_memory
+from mmoe.score import ScoreRequest
 from mmoe.score.provenance import model_of
-from mmoe.score.scorer import Scorer, ScoreRequest
+from mmoe.score.scorer import Scorer
 
 
 def main() -> None:

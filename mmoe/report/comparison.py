@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from pydantic import Field
 
 from mmoe.config import Stored, read_stored
-from mmoe.metrics.columns import NONE, judged_cells
+from mmoe.metrics.columns import NONE, count, judged_cells, signed
 from mmoe.report import style, tables
 from mmoe.report.page import rendered, write_whole
 
@@ -166,7 +166,7 @@ def _at_the_edge(
     marker = "<" if left else ">"
     axes.plot(edge, place, color=colour, marker=marker, markersize=6, ls="none")
     axes.text(
-        edge + (0.03 if left else -0.03) * reach, place, tables.signed(value, form), va="center",
+        edge + (0.03 if left else -0.03) * reach, place, signed(value, form), va="center",
         ha="left" if left else "right", fontsize=style.SIZE_SMALL, color=style.MUTED,
     )  # fmt: skip
 
@@ -197,7 +197,7 @@ def _page(result: dict[str, Any]) -> str:
         name=result["name"],
         origin=result["origin"],
         reference=result["reference"],
-        facts=[(split, tables.count(rows)) for split, rows in result["rows"].items()],
+        facts=[(split, count(rows)) for split, rows in result["rows"].items()],
         winners=describe_winners(result),
         picture=Markup(picture),
         measures=measures,
@@ -227,8 +227,8 @@ def comparison_grids(result: Mapping[str, Any]) -> list[tables.Grid]:
         [
             model["title"],
             NONE if model.get("seeds") is None else str(len(model["seeds"])),
-            tables.count(model.get("parameters")),
-            tables.count(model.get("rows_per_second")),
+            count(model.get("parameters")),
+            count(model.get("rows_per_second")),
             tables.duration(model.get("seconds")),
             ", ".join(model.get("gains") or []),
             ", ".join(model.get("pays") or []),
@@ -253,7 +253,7 @@ def describe_winners(result: Mapping[str, Any]) -> str:
             continue
         measure, best = measures[one["key"]], titles[one["model"]]
         value, low, high = (
-            NONE if part is None else tables.signed(part, measure["form"])
+            NONE if part is None else signed(part, measure["form"])
             for part in (one["difference"][end] for end in ("value", "low", "high"))
         )
         by = f"{measure['heading']} {value} [{low}, {high}]"

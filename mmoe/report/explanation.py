@@ -11,9 +11,9 @@ from matplotlib.patches import Rectangle
 from pydantic import Field
 
 from mmoe.config import Stored, read_stored
-from mmoe.metrics.columns import NONE, finer, interval_cells
+from mmoe.metrics.columns import NONE, count, finer, interval_cells, signed
 from mmoe.report import style, tables
-from mmoe.report.gates import gate_heatmap_figure
+from mmoe.report.figures import gate_heatmap_figure
 from mmoe.report.page import rendered, write_whole
 
 _COLOURS = {"needed": style.ORACLE, "unsure": style.TRAIN, "unneeded": style.MODEL}
@@ -122,7 +122,25 @@ def _cosines_figure(gradients: Mapping[str, Any]) -> Figure:
     tasks = gradients["tasks"]
     side = max(1.5 + _CELL_INCHES * len(tasks), 3.2)
     figure = style.new_figure(min(1.05 * side, style.PAGE_WIDTH), side)
-    _matrix(figure.subplots(), tasks, gradients["cosine"])
+    axes = figure.subplots()
+    style.dress(axes, "cosine of gradients", columns=2)
+    for i, row in enumerate(gradients["cosine"]):
+        for j, value in enumerate(row):
+            if value is None:
+                continue
+            strength = 0.0 if i == j else min(abs(value), 1.0)
+            colour, place = style.MODEL if value >= 0 else style.ORACLE, (j - 0.48, i - 0.48)
+            axes.add_patch(Rectangle(place, 0.96, 0.96, fc=colour, alpha=0.45 * strength, lw=0))
+            axes.text(
+                j, i, signed(value, "{:.2f}"), ha="center", va="center",
+                fontsize=style.SIZE_SMALL, color=style.MUTED if i == j else style.INK,
+            )  # fmt: skip
+    names = [style.shorten(task, 12) for task in tasks]
+    axes.set_xticks(range(len(tasks)), names, rotation=45, ha="right")
+    axes.set_yticks(range(len(tasks)), names)
+    axes.set_xlim(-0.5, len(tasks) - 0.5)
+    axes.set_ylim(len(tasks) - 0.5, -0.5)
+    axes.grid(False)
     return figure
 
 
@@ -172,37 +190,6 @@ def _draw(axes: Axes, key: str, lines: Sequence[Mapping[str, Any]], names: Seque
     axes.grid(False, axis="y")
 
 
-def _matrix(axes: Axes, tasks: Sequence[str], matrix: Sequence[Sequence[float | None]]) -> None:
-    """A coloured cell for each pair, as strong as its value."""
-    style.dress(axes, "cosine of gradients", columns=2)
-    for i, row in enumerate(matrix):
-        for j, value in enumerate(row):
-            if value is None:
-                continue
-            strength = 0.0 if i == j else min(abs(value), 1.0)
-            colour = style.MODEL if value >= 0 else style.ORACLE
-            axes.add_patch(
-                Rectangle(
-                    (j - 0.48, i - 0.48),
-                    0.96,
-                    0.96,
-                    facecolor=colour,
-                    alpha=0.45 * strength,
-                    linewidth=0,
-                )
-            )
-            axes.text(
-                j, i, tables.signed(value, "{:.2f}"), ha="center", va="center",
-                fontsize=style.SIZE_SMALL, color=style.MUTED if i == j else style.INK,
-            )  # fmt: skip
-    names = [style.shorten(task, 12) for task in tasks]
-    axes.set_xticks(range(len(tasks)), names, rotation=45, ha="right")
-    axes.set_yticks(range(len(tasks)), names)
-    axes.set_xlim(-0.5, len(tasks) - 0.5)
-    axes.set_ylim(len(tasks) - 0.5, -0.5)
-    axes.grid(False)
-
-
 def _title(expert: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     return expert["name"] if result["levels"] == 1 else f"{expert['level']}: {expert['name']}"
 
@@ -226,7 +213,7 @@ def _page(result: dict[str, Any]) -> str:
         "explanation.html.j2",
         name=result["name"],
         origin=result["origin"],
-        rows=tables.count(result["rows"]),
+        rows=count(result["rows"]),
         tolerance=f"{result['tolerance']:g}",
         pictures=drawn,
         unneeded=[titles[number] for number in result["unneeded"]],
@@ -252,7 +239,7 @@ def explanation_grids(result: Mapping[str, Any]) -> dict[str, list[tables.Grid]]
     if gradients := result.get("gradients"):
         pairs = zip(gradients["tasks"], gradients["cosine"], strict=True)
         rows = [
-            [task, *(NONE if v is None else tables.signed(v, "{:.2f}") for v in values)]
+            [task, *(NONE if v is None else signed(v, "{:.2f}") for v in values)]
             for task, values in pairs
         ]
         found["gradients"] = [tables.Grid(["cosine of gradients", *gradients["tasks"]], rows)]
@@ -266,7 +253,7 @@ def _task_grid(task: Mapping[str, Any], result: Mapping[str, Any]) -> tables.Gri
         for m in task["metrics"]
         if (v := task["values"][m["key"]]) is not None
     ]
-    title = f"{task['name']}, {tables.count(task['rows'])} rows: {', '.join(values) or NONE}"
+    title = f"{task['name']}, {count(task['rows'])} rows: {', '.join(values) or NONE}"
     refills = any(expert["tasks"][task["name"]]["refilled"] for expert in result["experts"])
     headings = ["expert", "#", "share"]
     for metric in task["metrics"]:

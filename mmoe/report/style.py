@@ -32,9 +32,9 @@ _ROLES = {
 }
 # Points. The page shows one point as 4/3 CSS pixels, so 9 pt reads as 12 px.
 SIZE_TITLE, SIZE_TEXT, SIZE_SMALL = 10.0, 9.0, 8.0
-# Inches: the page's column, and square panels that fit into it in one to four columns.
+# Inches: the page's column, and panels about as high as wide that fit into it by their columns.
 PAGE_WIDTH = 10.7
-_SQUARE = {1: 3.9, 2: 3.9, 3: 3.5, 4: 2.675}
+SQUARE = {1: 3.9, 2: 3.9, 3: 3.5, 4: 2.675}
 _TITLE_LETTERS = {1: 40, 2: 40, 3: 34, 4: 24}
 
 
@@ -43,11 +43,6 @@ def columns_for(panels: int) -> int:
     if panels <= 4:
         return max(panels, 1)
     return 3 if panels in (5, 6, 9) else 4
-
-
-def square_width(columns: int) -> float:
-    """Returns the width in inches of one panel that is about as high as wide."""
-    return _SQUARE[columns]
 
 
 def few_ticks(most: int, integer: bool = False) -> MaxNLocator:

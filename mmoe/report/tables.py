@@ -6,9 +6,7 @@ from typing import Any
 
 from mmoe.config import ModelConfig, TaskConfig
 from mmoe.metrics import KINDS, Column, kind_of_metrics
-from mmoe.metrics.columns import NAMED_COLUMNS, NONE, count, is_number, signed
-
-__all__ = ["NONE", "Grid", "Table", "count", "duration", "model_line", "results_tables", "signed"]
+from mmoe.metrics.columns import NAMED_COLUMNS, NONE, is_number
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from mmoe.alarms import Distribution, PredictedFile, TrainingColumns
-from mmoe.alarms.profile import FORMAT
 from mmoe.config import RunConfig, Stored, load_config, read_model
 from mmoe.run.atomic_files import read_json
 from mmoe.run.folder_claim import FolderMark
@@ -103,7 +102,7 @@ class RunDirectory:
         if not self.columns_file.exists():
             return None
         found = read_model(self.columns_file, TrainingColumns, "train again")
-        return found if found.format == FORMAT else None
+        return found if found.format == TrainingColumns.FORMAT else None
 
     def predicted(self) -> dict[str, Distribution]:
         """Reads how the predictions of the test split were distributed; empty if that is not known.

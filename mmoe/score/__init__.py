@@ -3,6 +3,7 @@
 from mmoe.predictor import Predictor, load_predictor
 from mmoe.score.files import score_files
 from mmoe.score.loaded import LoadedRun, load
+from mmoe.score.scorer import ScoreRequest
 from mmoe.score.top_rows import Top
 
-__all__ = ["LoadedRun", "Predictor", "Top", "load", "load_predictor", "score_files"]
+__all__ = ["LoadedRun", "Predictor", "ScoreRequest", "Top", "load", "load_predictor", "score_files"]

@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -142,11 +141,11 @@ class ScoreColumns:
         *,
         tasks: Sequence[str] | None = None,
         keep: Sequence[str] | None = (),
-        fused: Mapping[str, str] = MappingProxyType({}),
+        fused: Mapping[str, str] | None = None,
     ) -> None:
         self.config, self.tasks = config, config.tasks
         self.keep = None if keep is None else list(dict.fromkeys(keep))
-        self.fused: dict[str, str] = {**config.score.fused, **fused}
+        self.fused: dict[str, str] = {**config.score.fused, **(fused or {})}
         there = [task.name for task in self.tasks]
         if tasks is not None and not tasks:
             raise ValueError(f"--tasks: expected one at least; there: {', '.join(there)}")

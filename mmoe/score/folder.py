@@ -169,16 +169,11 @@ class FolderJob:
             )
         return of_rows(self.by, found, part.rows)
 
-    def put(self, part: Part, written: Path, record: PartRecord) -> None:
-        """Takes a part that is complete: to stay where nobody finds it, until all are."""
-        self.store.put(written, staged(part.name))
-        self.store.write(staged(part.name) + RECORD, as_bytes(record))
-
     def records(self) -> list[PartRecord]:
         """Reads the records of all parts, when all are done."""
         return [self.done.get(part.name) or self.record(part.name) for part in self.parts]
 
-    def publish(self, summary: Mapping[str, Any]) -> Manifest:
+    def publish(self, summary: Mapping[str, Any]) -> None:
         """Gives all parts their names, removes what they replace, and says so: `_SUCCESS` last.
 
         Args:
@@ -222,7 +217,6 @@ class FolderJob:
             with suppress(OSError):  # all parts are in place: what cannot be tidied up may stay
                 self.store.remove(folder)
         self.store.write(SUCCESS, b"")
-        return manifest
 
     def reject(self, summary: Mapping[str, Any]) -> None:
         """Puts all parts aside, with their records: what was published stays as it was.
@@ -317,7 +311,7 @@ class OfFolder:
         return as_unseen_ids(counts.unseen_ids()) | counts.as_metadata()
 
     def finish(self, written: Path, by: Provenance, counts: ScoreCounts) -> None:
-        """Hands it over with its record.
+        """Hands it over with its record, to stay where nobody finds it until all parts are there.
 
         Raises:
             ValueError: What was read is another file now.
@@ -339,7 +333,8 @@ class OfFolder:
             scored_by=dict(by),
             unseen_ids=dict(counts.unseen_ids()),
         )
-        self.job.put(self.part, written, record)
+        self.job.store.put(written, staged(self.part.name))
+        self.job.store.write(staged(self.part.name) + RECORD, as_bytes(record))
 
 
 def is_staged(name: str) -> bool:
@@ -393,12 +388,8 @@ def end_folder(job: FolderJob, guard: Guard) -> tuple[Summary, bool]:
     asked = any(expected.measure == "repeated" for expected in guard.expectations)
     summary = guard.judge(counts, _repeated(job) if asked else None)
     was_whole = job.store.has(SUCCESS) or not job.before
-    if job.is_complete:
-        pass
-    elif summary.failed:
-        job.reject(summary.as_dict())
-    else:
-        job.publish(summary.as_dict())
+    if not job.is_complete:
+        (job.reject if summary.failed else job.publish)(summary.as_dict())
     return summary, was_whole
 
 

@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
-from mmoe.alarms import Column, Distribution, TrainingColumns
-from mmoe.alarms.drift import shift_of
+from mmoe.alarms import Column, Distribution, TrainingColumns, shift_of
 from mmoe.config import Count, Stored
 from mmoe.config.scoring import OF_COLUMNS, Expectation, expectations_of
 from mmoe.datasets import EncodedFeatures, FeatureEncoder
@@ -65,12 +64,10 @@ class ColumnCounts(Stored):
 
     def __add__(self, other: "ColumnCounts") -> "ColumnCounts":
         """Returns the counts of the rows of both."""
-        # Of another version's bins nothing is known
-        same = len(self.bins) == len(other.bins)
         return ColumnCounts.model_construct(
             items=self.items + other.items,
             missing=self.missing + other.missing,
-            bins=self.bins + other.bins if same else _as_bins([]),
+            bins=self.bins + other.bins,
             unseen=self.unseen + other.unseen,
         )
 
@@ -239,8 +236,7 @@ def _outside(features: EncodedFeatures, names: Iterable[str]) -> dict[str, int]:
 
 def _without_bins(table: pa.Table, sources: Sequence[str]) -> ColumnCounts:
     missing = max((_nulls(plain(table[source])) for source in sources), default=0)
-    items = table.num_rows - missing
-    return ColumnCounts.model_construct(items=items, missing=missing, bins=_as_bins([]), unseen=0)
+    return ColumnCounts.model_construct(items=table.num_rows - missing, missing=missing)
 
 
 def _nulls(cells: pa.ChunkedArray) -> int:

@@ -22,8 +22,6 @@ SUMMARY_KEY = b"mmoe.summary"  # likewise, of scores in one file
 # Names of what scores, as people are told them
 Provenance = Mapping[str, str]
 _INPUT, _ROWS = "the input", "the rows"
-# What files of versions that did not say it were scored with
-_BEFORE = {"--tasks": "all", "--fuse": "none", "--keep-types": "no", _ROWS: "all"}
 
 
 def model_of(run: RunDirectory) -> str:
@@ -74,11 +72,8 @@ def as_unseen_ids(summary: Mapping[str, Mapping[str, Any]]) -> dict[bytes, bytes
 def difference(found: Provenance, by: Provenance) -> str | None:
     """Says what of two provenances differs, then and now; None where nothing does."""
     for name, now in by.items():
-        if name == _INPUT and name not in found:
-            continue  # of a version that did not say
-        then = found.get(name, _BEFORE.get(name))
-        if then != now:
-            return f"{name} {then}, and now {name} is {now}"
+        if found.get(name) != now:
+            return f"{name} {found.get(name)}, and now {name} is {now}"
     return None
 
 

@@ -4,7 +4,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,7 @@ class ScoreRequest:
     keep: Sequence[str] | None = ()
     keep_types: bool = False
     tasks: Sequence[str] | None = None
-    fused: Mapping[str, str] | None = field(default_factory=dict)
+    fused: Mapping[str, str] | None = None
     top: Top | None = None
     device: DeviceKind = "auto"
     table_precision: ScoringPrecision | None = None
@@ -89,26 +89,21 @@ class ScoreRequest:
 
     def columns(self, config: RunConfig) -> ScoreColumns:
         """Returns the columns to read and to write."""
-        return ScoreColumns(config, tasks=self.tasks, keep=self.keep, fused=self.fused or {})
+        return ScoreColumns(config, tasks=self.tasks, keep=self.keep, fused=self.fused)
 
-    def load(
-        self, run: RunDirectory, by: Provenance | None = None, *, mapped: bool = False
-    ) -> "Scorer":
+    def load(self, run: RunDirectory, *, mapped: bool = False) -> "Scorer":
         """Loads the best model of a run.
 
         Args:
             run: That scores.
-            by: What scores, as it was looked at before; None: nobody has.
             mapped: As for `load_predictor`.
 
         Raises:
-            ValueError: It cannot be loaded, or is another one now.
+            ValueError: It cannot be loaded.
         """
         loaded = load_predictor(
             run, self.device, table_precision=self.table_precision, mapped=mapped
         )
-        if by is not None:
-            self.check_same(run, by)
         return Scorer(*loaded, self.columns(loaded[2]))
 
     def check_same(self, run: RunDirectory, by: Provenance) -> None:

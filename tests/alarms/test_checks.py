@@ -19,7 +19,7 @@ from mmoe.alarms import (
     same_predictions,
     tasks_outdone,
 )
-from mmoe.alarms.drift import chi2_deviations, stability_index
+from mmoe.alarms.data import chi2_deviations, stability_index
 
 ROWS = 20_000
 TASKS = [("click", True), ("spend", False)]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mmoe.alarms import Column
-from mmoe.alarms.profile import StoredColumn
+from mmoe.alarms.columns import StoredColumn
 
 EDGES = [-1.5, 0.1, 0.1 + 1e-9, 2.0]  # two of which no float32 lies between
 IDS = [7, 2, 0, 900]

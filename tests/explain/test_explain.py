@@ -12,7 +12,7 @@ from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.explain import ExplainSettings, explain_run
 from mmoe.explain.measures import TaskMetric, harm, verdicts_of, worst
-from mmoe.explain.table import summary_lines
+from mmoe.explain.run import summary_lines
 from mmoe.metrics import auc_difference_interval
 from mmoe.predictor import Predictor, load_predictor
 from mmoe.report import explanation_figure
@@ -50,7 +50,7 @@ def result(run):
 
 
 def test_changes_are_those_of_a_model_that_does_without_with_delongs_interval(run, result, log):
-    from mmoe.explain.passes import places_of
+    from mmoe.explain.experts import places_of
     from mmoe.train.run_data import held_out_rows
 
     predictor, encoder, config = load_predictor(run.directory)

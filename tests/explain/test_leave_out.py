@@ -10,7 +10,7 @@ from torch import nn
 
 from mmoe.config import set_values
 from mmoe.datasets.rows.batch_source import BatchSource
-from mmoe.explain.passes import places_of, predict_without
+from mmoe.explain.experts import places_of, predict_without
 from mmoe.mixture import GateOutput, MultiGateMixture, mlp_experts
 from mmoe.mixture.leave_out import mixes_without
 from mmoe.predictor import Predictor, load_predictor

@@ -11,7 +11,7 @@ from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.datasets.rows.splits import Splits
 from mmoe.explain import ExplainSettings, explain_run, prune_run
-from mmoe.explain.passes import places_of, predict_without
+from mmoe.explain.experts import places_of, predict_without
 from mmoe.predictor import Predictor, load_predictor
 from mmoe.run import RunDirectory
 from mmoe.run.console import SilentReporter

@@ -403,7 +403,7 @@ def test_a_part_that_kills_every_worker(cluster, run, log, whole, tmp_path, monk
 
 @needs_ray
 def test_a_cluster_that_others_hold_is_said(cluster, run, log, tmp_path, monkeypatch):
-    monkeypatch.setattr("mmoe.integrations.ray_actors._PLACE_SECONDS", 1.0)
+    monkeypatch.setattr("mmoe.integrations.ray_engine._PLACE_SECONDS", 1.0)
     others = [cluster.remote(num_cpus=1)(lambda: time.sleep(600)).remote() for _ in range(2)]
     deadline = time.monotonic() + 60
     while cluster.available_resources().get("CPU", 0):

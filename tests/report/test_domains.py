@@ -1,6 +1,6 @@
 """What the page shows of domains."""
 
-from mmoe.report.gates import gate_heatmap_figure
+from mmoe.report.figures import gate_heatmap_figure
 from mmoe.report.page import OTHERS, domain_gates, domain_tables
 
 

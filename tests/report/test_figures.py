@@ -9,8 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from mmoe.report import calibration_figure, gate_heatmap_figure, learning_curve_figure, roc_figure
-from mmoe.report.curves import best_epoch, wilson_interval
-from mmoe.report.gates import expert_groups
+from mmoe.report.figures import best_epoch, expert_groups, wilson_interval
 from mmoe.report.style import columns_for, themed_svg
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from mmoe.config import ModelConfig, load_config
+from mmoe.metrics.columns import count
 from mmoe.report import write_report
-from mmoe.report.tables import count, duration, model_line, results_tables
+from mmoe.report.tables import duration, model_line, results_tables
 
 _VOID = {"meta", "br", "link", "img", "hr", "input"}
 

@@ -9,7 +9,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from mmoe.integrations.convert.places import put_in_place
+from mmoe.integrations.convert.conversion import put_in_place
 from mmoe.mixture import LocalDispatcher, MultiGateMixture, Pool
 from mmoe.mixture.dispatcher import OneRank
 from mmoe.mixture.gates.learned import GateSettings
@@ -185,23 +185,18 @@ def _hide_from_ddp(model: nn.Module) -> None:
 
 
 def _check_meshes(mesh: DeviceMesh, replicas: DeviceMesh | None) -> None:
-    _check_mesh("mesh", mesh)
-    if replicas is not None:
-        _check_mesh("replicas", replicas)
-
-
-def _check_mesh(name: str, mesh: DeviceMesh) -> None:
-    if not isinstance(mesh, DeviceMesh):
-        raise ValueError(
-            f"{name}: expected a DeviceMesh, got {mesh!r}; make one, as "
-            "init_device_mesh('cpu', (world_size(),))"
-        )
-    if mesh.ndim != 1:
-        names = mesh.mesh_dim_names or ("without names",)
-        raise ValueError(
-            f"{name}: expected one dimension of ranks, got {mesh.ndim} ({', '.join(names)}); "
-            "pass one, as mesh['experts']"
-        )
+    for name, each in (("mesh", mesh), *([] if replicas is None else [("replicas", replicas)])):
+        if not isinstance(each, DeviceMesh):
+            raise ValueError(
+                f"{name}: expected a DeviceMesh, got {each!r}; make one, as "
+                "init_device_mesh('cpu', (world_size(),))"
+            )
+        if each.ndim != 1:
+            names = each.mesh_dim_names or ("without names",)
+            raise ValueError(
+                f"{name}: expected one dimension of ranks, got {each.ndim} ({', '.join(names)}); "
+                "pass one, as mesh['experts']"
+            )
 
 
 def _mixtures_to_spread(model: nn.Module) -> list[tuple[str, MultiGateMixture]]:

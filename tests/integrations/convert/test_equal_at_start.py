@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from mmoe.integrations.convert import ConvertedMoE, convert
-from mmoe.integrations.convert.experts import FeedForwardExpert
+from mmoe.integrations.convert.layer import FeedForwardExpert
 from tests.integrations.convert.networks import NETWORKS, TOLERANCE, D, difference, encoder, make
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")

@@ -1,13 +1,21 @@
-"""Alarms: a column whose distribution is another one than in training, ids that are all rare."""
+"""Alarms about the data: columns that drift, have rare ids or leak the label, rows that repeat."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from mmoe.alarms.alarm import Alarm
-from mmoe.alarms.column import Column
-from mmoe.alarms.profile import StoredColumn, TrainingColumns
+from mmoe.alarms.columns import Column, StoredColumn, TrainingColumns
+from mmoe.metrics.one_column import (
+    SURE,
+    TOO_GOOD,
+    auc_by_order,
+    auc_by_rates,
+    enough_to_tell,
+    implies_label,
+    same_order,
+)
 
 # Population stability index: a tenth is called a small shift, a quarter a large one (the custom of
 # credit scoring, where the index comes from). What two samples of one distribution would show is
@@ -18,7 +26,7 @@ MORE_MISSING = 0.1
 MORE_UNSEEN = 0.2
 # Standard deviations: once in three million columns by chance
 _SURE = 5.0
-_FEWEST_ROWS = 100
+_FEWEST_TO_JUDGE = 100
 # A group of bins has at least this share of the rows of both sides together, else it joins others:
 # a tenth for numbers (ten groups), a fiftieth for ids
 _GROUP_OF_NUMBERS = 0.1
@@ -52,7 +60,7 @@ def drifts(
         stored = training.columns.get(column.name)
         if stored is None or stored.kind != column.kind:
             continue
-        if min(training.rows, column.rows) < _FEWEST_ROWS or not len(column.items):
+        if min(training.rows, column.rows) < _FEWEST_TO_JUDGE or not len(column.items):
             continue
         unit = 1 / training.judged_by + 1 / judged_by
         counts = stored.counted(column)
@@ -282,3 +290,149 @@ def rare_ids(columns: Iterable[Column]) -> list[Alarm]:
         )
         found.append(Alarm(kind="rare_ids", about=column.name, finding=finding, mend=mend))
     return found
+
+
+# Of a regression: the same order but for ties, as `mmoe init` asks
+_SAME_ORDER = 0.999
+_FEWEST_NUMBERS = 20
+# A value per row or nearly so: rates of the other half say nothing, and cost a sort
+_MANY_VALUES = 0.5
+
+_MEND_LEAK = (
+    "is it known before the event? If not, remove the feature: the model cannot have it when it "
+    "scores"
+)
+
+
+def leaks_in(
+    columns: Iterable[Column],
+    labels_NT: np.ndarray,
+    observed_NT: np.ndarray,
+    tasks: Sequence[tuple[str, bool]],
+    half_N: np.ndarray,
+) -> list[Alarm]:
+    """Finds columns that alone predict a label with an AUC above `TOO_GOOD`, or imply it.
+
+    Args:
+        columns: Of N rows; lists are not looked at.
+        labels_NT: Labels.
+        observed_NT: Where they are.
+        tasks: Name of each, and whether its labels are 0 and 1.
+        half_N: Two halves of the rows, bool.
+    """
+    found = []
+    for column in columns:
+        if column.kind == "list":
+            continue
+        coded, reasons = column.coded, []
+        for t, (task, is_event) in enumerate(tasks):
+            rows = np.flatnonzero(observed_NT[:, t])
+            labels_N = labels_NT[rows, t].astype(np.float64)
+            of_task = (
+                _of_event(column, coded, labels_N, rows, half_N, task)
+                if is_event
+                else _of_number(column, labels_N, rows, task)
+            )
+            reasons += [] if of_task is None else [of_task]
+        if reasons:  # one line a column, of the label that it tells best
+            finding = f"column {column.name} {max(reasons)[1]}"
+            found.append(Alarm(kind="leak", about=column.name, finding=finding, mend=_MEND_LEAK))
+    return found
+
+
+_Reason = tuple[float, str] | None  # how well it tells the label, and the words
+
+
+def _of_event(
+    column: Column,
+    coded: tuple[np.ndarray, int],
+    labels_N: np.ndarray,
+    rows: np.ndarray,
+    half_N: np.ndarray,
+    task: str,
+) -> _Reason:
+    codes_N, size = coded[0][rows], coded[1]
+    positives = int(labels_N.sum())
+    if enough_to_tell(positives, len(labels_N) - positives, TOO_GOOD, SURE):
+        values = [auc_by_order((codes_N > 0).astype(np.int64), 2, labels_N)]
+        if column.kind == "number":
+            values.append(auc_by_order(codes_N, size, labels_N))
+        if size <= _MANY_VALUES * len(rows):
+            values.append(auc_by_rates(codes_N, size, labels_N, half_N[rows]))
+        best = max(max(value, 1 - value) for value in values)
+        if best > TOO_GOOD:
+            return best, f"alone predicts {task} with an AUC of {best:.4f}"
+    if column.zero is None:
+        return None
+    items_N = column.items[rows]
+    nonzero_N = ~column.missing[rows] & (items_N != np.float32(column.zero))
+    if column.at_zero is not None:
+        nonzero_N &= items_N != 0  # it may be missing
+    if not implies_label(nonzero_N, labels_N):
+        return None
+    return 0.5, f"is not 0 in {int(nonzero_N.sum()):,} rows, and {task} is 1 in every one of them"
+
+
+def _of_number(column: Column, labels_N: np.ndarray, rows: np.ndarray, task: str) -> _Reason:
+    if column.kind != "number":
+        return None
+    there = ~column.missing[rows]
+    if there.sum() < _FEWEST_NUMBERS:
+        return None
+    order = abs(same_order(column.items[rows][there], labels_N[there]))
+    if order <= _SAME_ORDER:
+        return None
+    return order, f"orders the rows as the label of {task} does"
+
+
+# Of validation or test rows; fewer hardly move a metric
+_LEAST = 0.01
+_MEND_REPEATED = "set data.repeated_rows: {keys}, or mend the log if rows were delivered twice"
+_KEYS = "together (copies stay in one split) or drop"
+
+
+class Effect(NamedTuple):
+    """A metric of one task on all test rows, and on those that are no copies of training rows.
+
+    Attributes:
+        task: Its name.
+        metric: As people read it, such as `AUC`.
+        of_all: On all test rows.
+        of_others: On test rows that are no copies.
+    """
+
+    task: str
+    metric: str
+    of_all: float
+    of_others: float
+
+
+def repeated_rows(
+    validation: float, test: float, effects: Sequence[Effect] = (), *, by_file: bool = False
+) -> Alarm | None:
+    """Returns an alarm where training has rows of the other splits; None: it has hardly any.
+
+    Args:
+        validation: Share of the validation rows that training has too.
+        test: Likewise of the test rows.
+        effects: What that does to metrics, where it is known.
+        by_file: Files are the splits, which no row leaves.
+
+    Example:
+        >>> repeated_rows(0.28, 0.29, [Effect("click", "AUC", 0.776, 0.501)]).finding[:51]
+        '29.0% of the test rows, 28.0% of the validation row'
+    """
+    if max(validation, test) < _LEAST:
+        return None
+    finding = (
+        f"{100 * test:.1f}% of the test rows, {100 * validation:.1f}% of the validation rows are "
+        "copies of training rows"
+    )
+    if effects:
+        shown = "; ".join(
+            f"{one.task} has {one.metric} {one.of_all:.4g}, without the copies {one.of_others:.4g}"
+            for one in effects
+        )
+        finding += f" ({shown})"
+    mend = _MEND_REPEATED.format(keys="drop" if by_file else _KEYS)
+    return Alarm(kind="repeated_rows", about="rows", finding=finding, mend=mend)

@@ -1,16 +1,64 @@
-"""`TrainingColumns`: what each column was like in training, small enough to keep with a run."""
+"""Columns as checks read them, and their counts in training, small enough to keep with a run."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from mmoe.alarms.alarm import Alarm
-from mmoe.alarms.column import Column, ColumnKind
 from mmoe.config import Count, Number, Stored
 from mmoe.config.json_files import Share
+
+ColumnKind = Literal["number", "id", "part", "list"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One input of N rows, as an encoder gave it; V = N items but for lists.
+
+    Attributes:
+        name: The feature's.
+        kind: number, id, part (of a datetime) or list.
+        items: Scaled numbers, float32 [V]; or ids, int [V]: 0 missing, 1 unseen, 2 and up.
+        missing: Bool [V].
+        rows: N.
+        at_zero: Where missing numbers cannot be told from those scaled to 0: the share of the items
+            that are 0; None elsewhere, and of ids.
+        empty_rows: Of lists: the share of the rows that have none; None elsewhere.
+        empty: What a file calls an item that is missing, or that `at_zero` counts.
+        zero: What the number 0 is scaled to; None of ids.
+        unseen: Share of the present items that training did not know; None where ids have no
+            vocabulary.
+        expected_unseen: Of training rows: the share that would be unseen if its row were held out.
+        shares_rare: Whether ids that training saw too rarely share the row of unseen ones.
+        unscale: Scaled numbers as the file has them.
+        shown: An id as the file has it.
+    """
+
+    name: str
+    kind: ColumnKind
+    items: np.ndarray
+    missing: np.ndarray
+    rows: int
+    at_zero: float | None = None
+    empty_rows: float | None = None
+    empty: str = "empty"
+    zero: float | None = None
+    unseen: float | None = None
+    expected_unseen: float | None = None
+    shares_rare: bool = False
+    unscale: Callable[[np.ndarray], np.ndarray] = lambda x: x
+    shown: Callable[[int], str] = str
+
+    @property
+    def coded(self) -> tuple[np.ndarray, int]:
+        """Ranks of the items among their values, and how many values; missing ones come first."""
+        values, ranks_V = np.unique(self.items, return_inverse=True)
+        return np.where(self.missing, 0, ranks_V + 1), len(values) + 1
+
 
 # Quantile bins of a number, and ids that are counted one by one: enough to judge a column alone by,
 # and a file of some 10 kB a column
@@ -21,7 +69,6 @@ _ALL_IDS = 16_384
 # Rows of the base rate added to each bin's: a rate of few rows says little
 _SMOOTHING = 20.0
 
-FORMAT = 1
 _LARGEST_TABLE = 1 << 22  # ids that are looked up in a table: 8 MiB
 _LARGEST = 1e100  # that a `Number` may be
 _Id = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -201,6 +248,8 @@ class TrainingColumns(Stored):
         columns: By name.
     """
 
+    FORMAT: ClassVar[int] = 1
+
     format: int
     rows: Count
     judged_by: Annotated[Count, Field(gt=0)]
@@ -234,7 +283,7 @@ class TrainingColumns(Stored):
             c.name: StoredColumn.of(c, labels_NT, observed_NT, events, most_ids) for c in columns
         }
         return cls(
-            format=FORMAT,
+            format=cls.FORMAT,
             rows=len(labels_NT),
             judged_by=judged_by,
             alarms=list(alarms),
