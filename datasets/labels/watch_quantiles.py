@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from mmoe.config import RunConfig
-from mmoe.config.json_files import Stored
+from mmoe.config import RunConfig, Stored
 from mmoe.config.tasks import D2QTask
 from mmoe.datasets.features.codec import Section
 from mmoe.datasets.features.domains import domain_keys, exists_in

@@ -17,8 +17,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from mmoe.config import Stored
-from mmoe.parallel import Shard
-from mmoe.parallel.sharded_tensors import TensorMap, local_shards
+from mmoe.parallel import Shard, local_shards
+from mmoe.parallel.sharded_tensors import TensorMap
 from mmoe.run import RunDirectory, read_json, write_json, write_text
 from mmoe.run.atomic_files import flush
 from mmoe.run.folder_claim import (

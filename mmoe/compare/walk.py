@@ -14,9 +14,15 @@ import numpy as np
 from mmoe.checkpoint import CheckpointFolder
 from mmoe.compare.baselines import boosted_trees, logistic_regression
 from mmoe.compare.result import ComparedRows, Entry, Trained, comparison
-from mmoe.config import MODELS, RunConfig, config_from_dict
-from mmoe.config.json_files import Count, Number, Stored
-from mmoe.config.tasks import prediction_columns
+from mmoe.config import (
+    MODELS,
+    Count,
+    Number,
+    RunConfig,
+    Stored,
+    config_from_dict,
+    prediction_columns,
+)
 from mmoe.datasets import load_splits
 from mmoe.datasets.files.fingerprint import print_data
 from mmoe.datasets.rows.sources import at_versions, generated_splits

@@ -11,8 +11,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from mmoe.embeddings.step_phases import StepPhases, StepT
-from mmoe.parallel import Shard, Sharded
-from mmoe.parallel.sharded_tensors import local_shards
+from mmoe.parallel import Shard, Sharded, local_shards
 from mmoe.terminal import byte_size
 
 if TYPE_CHECKING:

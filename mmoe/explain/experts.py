@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mmoe.config import RunConfig
-from mmoe.config.tasks import prediction_columns
+from mmoe.config import RunConfig, prediction_columns
 from mmoe.datasets import BatchSource, EncodedData, EncodedLabels
 from mmoe.datasets.rows.encoded import join_labels
 from mmoe.datasets.rows.prefetch import in_order

@@ -13,8 +13,7 @@ import pyarrow as pa
 from pydantic import Field
 from sklearn.utils.validation import check_is_fitted
 
-from mmoe.config import RunConfig, TaskConfig
-from mmoe.config.json_files import Stored, read_model
+from mmoe.config import RunConfig, Stored, TaskConfig, read_model
 from mmoe.datasets import BatchSource, required_columns
 from mmoe.datasets.labels.expressions import columns_of, evaluate_label, quote
 from mmoe.datasets.values.arrow import pc, plain
@@ -34,7 +33,7 @@ from mmoe.integrations.estimator_rows import (
     weight_column,
     with_weight_columns,
 )
-from mmoe.metrics.task_kinds import kind_of, kind_of_metrics
+from mmoe.metrics import kind_of, kind_of_metrics
 from mmoe.run import RunDirectory, SilentReporter, write_json
 from mmoe.score import load
 from mmoe.score.columns import output_columns

@@ -25,10 +25,9 @@ from mmoe.embeddings import (
     build_embeddings,
     build_scoring_embeddings,
 )
-from mmoe.mixture import GateTraits
+from mmoe.mixture import GateTraits, traits_of
 from mmoe.mixture.gates.joined import groups_of, modules_of
 from mmoe.mixture.inputs import RequestColumns
-from mmoe.mixture.traits import traits_of
 from mmoe.models.bias_tower import BiasTower
 from mmoe.models.columns import (
     BiasColumns,

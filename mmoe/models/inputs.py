@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from mmoe.config import InputLayerSpec, PiecesSpec, ProjectionSpec
 from mmoe.datasets import Batch
+from mmoe.mixture import Inputs
 from mmoe.mixture.axes import Entry, Names, Part
 from mmoe.mixture.batch_invariant import apply_linear
-from mmoe.mixture.inputs import Inputs
 
 
 class NetworkInputs(NamedTuple):

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from mmoe.datasets import Batch
 from mmoe.embeddings import Lookups
+from mmoe.mixture import Inputs
 from mmoe.mixture.batch_invariant import HAS_KERNELS
-from mmoe.mixture.inputs import Inputs, RequestColumns
+from mmoe.mixture.inputs import RequestColumns
 from mmoe.models.bias_tower import BiasTower
 from mmoe.models.inputs import InputLayers, NetworkInputs
 from mmoe.models.sequences import Events, SequenceInputs

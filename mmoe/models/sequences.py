@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from mmoe.config import SEQUENCE_ENCODERS, FeatureSpec, SequenceSpec
 from mmoe.datasets import FeatureEncoder
 from mmoe.embeddings import Lookups
-from mmoe.mixture import MLP
+from mmoe.mixture import MLP, stable_sigmoid
 from mmoe.mixture.axes import Entry, Names, Part
-from mmoe.mixture.batch_invariant import apply_linear, stable_sigmoid
+from mmoe.mixture.batch_invariant import apply_linear
 from mmoe.ops import TargetAttention, target_attention
 from mmoe.ops.row_sums import jagged_sum, sample_of_rows
 from mmoe.process_settings import borrowed_generators

@@ -15,8 +15,8 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from pydantic import Field, model_validator
 
-from mmoe.config import RunConfig, dump_config, load_config
-from mmoe.config.json_files import Count, Measured, Number, Share, Stored, read_stored
+from mmoe.config import Count, Number, RunConfig, Stored, dump_config, load_config, read_stored
+from mmoe.config.json_files import Measured, Share
 from mmoe.metrics import GAIN_HEADINGS, KINDS, gain_rows, kind_of_metrics
 from mmoe.metrics.columns import NONE, count
 from mmoe.report import style, tables

@@ -14,9 +14,8 @@ from rich.table import Column as TableColumn
 from rich.table import Table
 from rich.text import Text
 
-from mmoe.metrics import GAIN_HEADINGS, Column, gain_rows
+from mmoe.metrics import GAIN_HEADINGS, KINDS, Column, gain_rows
 from mmoe.metrics.columns import NAMED_COLUMNS
-from mmoe.metrics.task_kinds import KINDS
 from mmoe.terminal import readable
 
 # Plain lines come this often; a log of an hour stays readable.

@@ -45,8 +45,7 @@ from mmoe.datasets.rows.encoded import join
 from mmoe.datasets.rows.repeats import Repeats
 from mmoe.datasets.values.hashing import mix64
 from mmoe.metrics import kind_of
-from mmoe.mixture import MultiGateMixture
-from mmoe.mixture.inputs import Inputs
+from mmoe.mixture import Inputs, MultiGateMixture
 from mmoe.models.columns import own_lookups
 from mmoe.parallel import from_all, rank, to_first
 from mmoe.predictor import ROWS_PER_TILE, Predictor

@@ -23,13 +23,21 @@ from mmoe.datasets.labels.maturity import describe_masked
 from mmoe.datasets.rows.frames import TableLike, holds_rows
 from mmoe.datasets.rows.sources import at_versions
 from mmoe.datasets.stream import describe_lanes
-from mmoe.metrics.task_kinds import kind_of
+from mmoe.metrics import kind_of
 from mmoe.models import Ranker
 from mmoe.models.build import build_ranker
 from mmoe.models.layout import describe_device, resolve_device
-from mmoe.parallel import count_loads, from_first, rank, spread_layout, training_group, world_size
+from mmoe.parallel import (
+    Sharded,
+    count_loads,
+    from_first,
+    rank,
+    spread_layout,
+    training_group,
+    world_size,
+)
 from mmoe.parallel.launch.cores import bind_to_own_cores
-from mmoe.parallel.sharded_tensors import Sharded, put_rows
+from mmoe.parallel.sharded_tensors import put_rows
 from mmoe.predictor import Predictor
 from mmoe.process_settings import is_tuned
 from mmoe.run import Reporter, RunDirectory, SilentReporter, write_json

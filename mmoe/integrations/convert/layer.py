@@ -11,12 +11,20 @@ from torch import Tensor, nn
 
 from mmoe.config import GATES, GateConfig, ModelConfig
 from mmoe.integrations.convert.feed_forward import FeedForward, hidden_units
-from mmoe.mixture import Capacity, ExpertPool, GateOutput, GateTraits, MLPExperts, MoE, MoEOutput
+from mmoe.mixture import (
+    Capacity,
+    ExpertPool,
+    GateOutput,
+    GateTraits,
+    MLPExperts,
+    MoE,
+    MoEOutput,
+    Tree,
+    traits_of,
+)
 from mmoe.mixture.checks import check_gate
 from mmoe.mixture.experts.mlp import ExpertActivation
 from mmoe.mixture.gates.learned import GateLogits
-from mmoe.mixture.pytrees import Tree
-from mmoe.mixture.traits import traits_of
 from mmoe.models.sections import build_gate
 from mmoe.process_settings import borrowed_generators
 

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmoe.mixture.batch_invariant import apply_linear, stable_linear
+from mmoe.mixture import stable_linear
+from mmoe.mixture.batch_invariant import apply_linear
 from mmoe.mixture.experts.mlp import fast_dropout
 from mmoe.models.interactions.layers import Interaction
 

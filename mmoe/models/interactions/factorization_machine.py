@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmoe.mixture import MLP
-from mmoe.mixture.batch_invariant import apply_linear, stable_linear
+from mmoe.mixture import MLP, stable_linear
+from mmoe.mixture.batch_invariant import apply_linear
 from mmoe.mixture.experts.mlp import Activation
 from mmoe.models.interactions.layers import Products
 

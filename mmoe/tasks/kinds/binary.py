@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mmoe.config import LabelSpec, TaskConfig
 from mmoe.config.tasks import EntireSpaceTask
-from mmoe.mixture.batch_invariant import stable_sigmoid
+from mmoe.mixture import stable_sigmoid
 from mmoe.tasks.kinds.base import LossRows, OneLogit, log_odds
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmoe.config import LabelSpec, TaskConfig
 from mmoe.config.tasks import HuberTask, WatchTimeTask
-from mmoe.mixture.batch_invariant import stable_sigmoid
+from mmoe.mixture import stable_sigmoid
 from mmoe.tasks.kinds.base import LARGEST_LOG, LossRows, Objective, OneLogit, beside, log_odds
 
 
