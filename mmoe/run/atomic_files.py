@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, Any
 
 from mmoe.config import read_stored
 from mmoe.errors import Damaged
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _TEMPORARY = re.compile(
     r"\.(?P<name>.+)\.mmoe-(?P<machine>[0-9a-f]{8})-(?P<process>\d+)\.tmp", re.S
@@ -67,16 +67,22 @@ def write_table(path: Path, columns: Mapping[str, Any]) -> None:
         path: Replaced where there is one.
         columns: Arrays of one length, by name.
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     with written_aside(path) as temporary:
         pq.write_table(pa.table(dict(columns)), temporary)
 
 
-def read_table(path: Path, names: Sequence[str]) -> pa.Table:
+def read_table(path: Path, names: Sequence[str]) -> "pa.Table":
     """Reads columns of a file that `write_table` wrote into a folder of its own.
 
     Raises:
         Damaged: It lacks one, or is no such file.
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         return pq.read_table(path).select(names)
     except (OSError, KeyError, pa.ArrowException) as error:
@@ -86,10 +92,16 @@ def read_table(path: Path, names: Sequence[str]) -> pa.Table:
 
 @contextmanager
 def written_aside(path: Path) -> Iterator[Path]:
-    """Gives a name beside `path` to write to; what is complete then takes its place."""
+    """Gives a name beside `path` to write to; what is complete then takes its place.
+
+    What fails before leaves nothing behind.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    yield temporary
-    put_in_place(temporary, path)
+    try:
+        yield temporary
+        put_in_place(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def flush(path: Path) -> None:

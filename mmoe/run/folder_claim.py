@@ -20,7 +20,6 @@ from filelock import BaseFileLock, FileLock, Timeout
 from pydantic import BaseModel, Field
 
 from mmoe.config import Stored, read_model
-from mmoe.datasets.files.fingerprint import shown
 from mmoe.errors import Damaged, Interrupted
 from mmoe.parallel.launch.launcher import restarts_ranks
 from mmoe.run.atomic_files import write_json
@@ -530,8 +529,10 @@ def remove_stray_files(folder: Path) -> None:
 
 
 def contents(folder: Path) -> str:
-    """Names some files of a folder, for a message."""
-    return shown(sorted(path.name for path in folder.iterdir()))
+    """Names the first five files of a folder, for a message."""
+    names = sorted(path.name for path in folder.iterdir())
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more
 
 
 def _mkdir(path: Path) -> bool:
