@@ -24,6 +24,7 @@ from mmoe.ops.dispatch import (
     unpermute,
 )
 from mmoe.ops.exchange import (
+    InboundPicks,
     OutboundPlan,
     ReturnPlan,
     RowsFormat,
@@ -54,6 +55,7 @@ __all__ = [
     "REBUILD",
     "ExtensionStatus",
     "FusedActivation",
+    "InboundPicks",
     "OutboundPlan",
     "ReturnPlan",
     "RoutePlan",

@@ -75,9 +75,11 @@ def cut_into_slices(whole: object, slices: int) -> MLPExperts:
     pool = _empty(whole, len(whole) * slices, hidden // slices, output_dim)
     pool.slices = slices
     # A setting, not state: it comes back with what the whole was made by
-    numbers_V = torch.arange(len(pool), device=whole.weights[0].device)
+    numbers_V = torch.arange(len(pool), device="cpu")
     pool.register_buffer("number_V", numbers_V, persistent=False)
     _fill(pool, whole, partial(cut_tensor, pool))
+    # Only now: cutting reads them, which on the meta device have no values, and on a GPU are late
+    pool.number_V = numbers_V.to(whole.weights[0].device)
     return pool
 
 

@@ -46,6 +46,16 @@ def test_slices_add_up_to_the_whole_forward_and_backward(activation, bias, slice
         torch.testing.assert_close(own.grad, cut_tensor(pool, name, expected.grad))
 
 
+def test_shapes_alone_are_cut():
+    with torch.device("meta"):
+        pool = cut_into_slices(make("swiglu"), 4)
+    for found, expected in zip(
+        pool.parameters(), cut_into_slices(make("swiglu"), 4).parameters(), strict=True
+    ):
+        assert found.is_meta and (found.shape, found.dtype) == (expected.shape, expected.dtype)
+    assert pool.number_V.is_meta
+
+
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("activation", ["gelu", "swiglu"])
 def test_joined_is_the_whole_again_to_the_bit(activation, bias):
