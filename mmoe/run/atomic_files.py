@@ -86,10 +86,16 @@ def read_table(path: Path, names: Sequence[str]) -> pa.Table:
 
 @contextmanager
 def written_aside(path: Path) -> Iterator[Path]:
-    """Gives a name beside `path` to write to; what is complete then takes its place."""
+    """Gives a name beside `path` to write to; what is complete then takes its place.
+
+    Nothing is left there where the writing fails.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    yield temporary
-    put_in_place(temporary, path)
+    try:
+        yield temporary
+        put_in_place(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def flush(path: Path) -> None:
