@@ -484,10 +484,7 @@ def init(
     import_: Imports = None,
 ) -> None:
     """Look at a log and write a commented config that trains unchanged."""
-    if Path(out).exists() and not overwrite:
-        raise ValueError(
-            f"--out {out}: exists already; add --overwrite to replace it, or choose another name"
-        )
+    _check_new_config(Path(out), out, overwrite=overwrite)
     import_modules(import_ or [])
     from mmoe.datasets import infer_config
     from mmoe.datasets.files.readers import column_names
@@ -515,9 +512,17 @@ def init(
     config = with_imports(with_csv_keys(config, rows), import_)
     with file_of(out, "--out", overwrite=overwrite) as place:
         assert place.path is not None, "it is asked for"
+        _check_new_config(place.path, out, overwrite=overwrite)  # file://…, or made meanwhile
         place.path.parent.mkdir(parents=True, exist_ok=True)
         write_text(place.path, commented_yaml(config, reasons))
     _say_found(data, out, label, config, reasons)
+
+
+def _check_new_config(path: Path, out: str, *, overwrite: bool) -> None:
+    if path.exists() and not overwrite:
+        raise ValueError(
+            f"--out {out}: exists already; add --overwrite to replace it, or choose another name"
+        )
 
 
 def _say_found(data: str, out: str, label: list[str], config: Any, reasons: Any) -> None:

@@ -36,14 +36,14 @@ class NamedNetwork:
     ) -> "NamedNetwork":
         """Returns that of a run."""
         columns, every = Columns.of(encoder, config.model.bias), Columns.of(encoder)
-        count = len(columns.numbers)
+        count, read = len(columns.numbers), set(columns.names)
         names = {
             "tasks": [task.name for task in config.tasks],
             "inputs": columns.names,
             "numbers": columns.names[:count],
             "embeddings": columns.names[count:],
             "added": added_names(config, columns),
-            "displayed": [name for name in every.names if name not in {*columns.names}],
+            "displayed": [name for name in every.names if name not in read],
             "domains": () if encoder.domains is None else encoder.domains.names,
         }
         return cls(network, names)

@@ -66,6 +66,9 @@ def test_on_the_command_line(mmoe, log, tmp_path):
     code, _, err = mmoe(*init)
     assert (code, out.read_text()) == (2, "old")
     assert "exists already; add --overwrite to replace it" in err
+    code, _, err = mmoe(*init[:-1], out.as_uri())
+    assert (code, out.read_text()) == (2, "old")
+    assert "exists already; add --overwrite to replace it" in err
     code, _, err = mmoe(*init, "--overwrite", "--drop", "rows")
     assert (code, out.read_text()) == (2, "old")
     assert "no column 'rows', which --drop needs (did you mean 'row'?)" in err
