@@ -69,7 +69,7 @@ def import_modules(
 
 
 def import_for_run(names: Iterable[str], origin: str) -> None:
-    """Imports what a run names, as far as somebody else than the run has said so.
+    """Imports modules that a run names, as far as the user, not the run, allows them.
 
     A module that is imported already runs no more; one that an installed package names in the
     entry-point group `mmoe.plugins` was allowed by whoever installed it.
@@ -143,7 +143,7 @@ def _meant(path: str) -> str:
 
 
 def _why(error: BaseException, name: str) -> str:
-    """Says in one line what is not there, or what it raised, and where."""
+    """Returns one line: what is missing, or what the import raised, and where."""
     if isinstance(error, ModuleNotFoundError) and _is_part(error.name, name):
         return (
             f"there is no module {error.name!r}; install its package, put its folder into "

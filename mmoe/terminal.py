@@ -42,7 +42,7 @@ def readable(text: str, keep: str = "") -> str:
 
 
 def byte_size(count: int) -> str:
-    """Writes a number of bytes in the largest unit of which there is one: 1 KiB is 1,024 bytes.
+    """Writes a number of bytes in the largest unit that fits; 1 KiB is 1,024 bytes.
 
     Args:
         count: Bytes, 0 or more.

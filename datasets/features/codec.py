@@ -174,7 +174,7 @@ class Codec(ABC, Generic[FeatureT]):
         return None
 
     def input_layers(self, rules: Rules, first: int) -> list[InputLayerSpec]:
-        """Returns what the network makes of its numbers where it does not read them as they are.
+        """Returns the network's own layers over its numbers; none where it reads them unchanged.
 
         Args:
             rules: What was learnt.
@@ -241,7 +241,7 @@ class Codec(ABC, Generic[FeatureT]):
         return
 
     def extend(self, rules: Rules, earlier: Rules, origin: str) -> None:
-        """Makes today's rules say of known values what those of an earlier run said.
+        """Makes today's rules encode known values as an earlier run's rules did.
 
         Raises:
             ValueError: They cannot.

@@ -400,7 +400,7 @@ class FeatureEncoder(FeatureColumns):
         return replace(self, rules={**self.rules, LABELS: dict(labels)})
 
     def without_residuals(self) -> Self:
-        """Returns it as it was before training: what validation rows taught is found again."""
+        """Returns the encoder before training, without what validation rows teach."""
         labels = {name: replace(spec, residuals=()) for name, spec in self.labels.items()}
         return self.with_labels(labels)
 
@@ -503,7 +503,7 @@ class FeatureEncoder(FeatureColumns):
         return {name: value for name, value in vars(self).items() if name not in made}
 
     def encode_one(self, codec: Codec[Any], table: pa.Table, origin: str) -> Coded:
-        """Encodes rows by one of its codecs; of what said one thing in training, as that.
+        """Encodes rows by one codec; a feature that was constant in training stays that constant.
 
         Args:
             codec: One of this encoder's own.

@@ -230,7 +230,7 @@ class IdMap(ABC):
         """Returns rows [N]: 0 where missing, 1 where unknown, 2 and up for other ids."""
 
     def row_of(self, value: object, words: Collection[str]) -> int | None:
-        """Returns the row of one cell, where that is quickly said; None: `lookup` finds it.
+        """Returns the row of one cell where that is quick; None: `lookup` has to find it.
 
         Args:
             value: Of the cell.
@@ -541,7 +541,7 @@ class _SizedRule(IdMap):
         return ids_N
 
     def _extended(self, earlier: Self, kind: KeyKind, encoding: Any, label: str) -> Self:
-        """The earlier rule: neither keeps ids, so what was said of known ones stays as it is."""
+        """The earlier rule: neither keeps ids, so known ones keep their rows."""
         if kind != earlier.kind:
             raise ValueError(
                 f"{label} holds {self.kind} ids, but {earlier.kind} ids in the run that is "

@@ -126,7 +126,7 @@ class IdCodec(Codec[IdFeatureT]):
         return rules["table_vectors"][self.table]
 
     def start(self, origin: str, codecs: Sequence[Codec[Any]]) -> Any:
-        """Returns what counts ids, or finds their kind: in text of lists, what it looks like."""
+        """Returns what counts ids or, in text of lists, finds how it is written."""
         fit = CountFit if self.counted else KindFit
         known = TextCells(words=self.config.data.missing_words).known
         return fit(self.label(origin), settle=self.of_lists, words=known)
@@ -164,7 +164,7 @@ class IdCodec(Codec[IdFeatureT]):
         return self.label(origin)
 
     def table_meanings(self) -> dict[str, dict[str, object]]:
-        """Returns what rows stand for: also how ids become rows, and of what frozen ones are."""
+        """Returns what rows of a table stand for, and where frozen ones came from."""
         # The same for all that share the table, a sequence that targets it included
         meaning: dict[str, object] = {"dim": self.dim, "content": self.content}
         if self.vectors is not None:

@@ -173,7 +173,7 @@ class Unpadded:
     lengths_N: np.ndarray  # how many each row has, int64
 
     def of(self, items: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Returns those of a column's items, of which each row has as many."""
+        """Returns a column's items, as many of them in each row."""
         return items if self.keep_V is None else items.filter(pa.array(self.keep_V))
 
 
@@ -260,7 +260,7 @@ def _number(value: int | float | str) -> int | float | None:
 
 
 class _Padded:
-    """The items of rows, of which some are padding."""
+    """Items of rows, some of them padding."""
 
     def __init__(self, rows: ListRows[Any], values: pa.ChunkedArray, lengths_N: np.ndarray) -> None:
         self.rows, self.feature, self.values, self.lengths_N = rows, rows.feature, values, lengths_N

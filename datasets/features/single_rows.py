@@ -130,7 +130,7 @@ class SingleRows:
             return None
 
     def _table(self, row: OneRow, places: Mapping[int, Any], origin: str) -> pa.Table:
-        """Picks what is read of a table: columns of these codecs, and what no feature reads."""
+        """Picks columns of a table: those of these codecs, and those that no feature reads."""
         features = [self.codecs[place].feature for place in places]
         names = self.beside.union(*(feature.source_columns for feature in features))
         if not names:

@@ -61,7 +61,7 @@ class Input:
 
 
 def _inputs(places: Iterable[Place], rules: Rules, unread: Sequence[str]) -> Iterator[Input]:
-    """Yields what trees read: numbers once, and ids; not crosses, which they find."""
+    """Yields the trees' inputs: numbers once, and ids; no crosses, which trees find themselves."""
     for codec, _, (dense, ids, lists) in places:
         if isinstance(codec, (CrossCodec, TreesCodec)) or codec.feature.name in unread:
             continue

@@ -74,7 +74,7 @@ class VectorRule:
 
     @cached_property
     def _each(self) -> NumericRules:
-        """What scales number by number."""
+        """Scaling of each number by its own mean and deviation."""
         each = zip(self.mean, self.deviation, self.seen, strict=True)
         rule = partial(NumericRule, log=False, clips=self.clips)
         return NumericRules([rule(mean=m, deviation=d, seen=ends) for m, d, ends in each])

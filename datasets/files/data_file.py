@@ -31,7 +31,7 @@ class LakePart:
 
 @dataclass(frozen=True)
 class CsvForm:
-    """Form of a CSV file, as far as it is told."""
+    """Form of a CSV file, as far as a person told it."""
 
     names: tuple[str, ...] | None = None  # of all columns, in order
     # Between cells; of several characters: quotes are characters like any other then. None: found
@@ -225,7 +225,7 @@ def is_hidden(name: str) -> bool:
 
 
 def is_hidden_match(match: str, pattern: str) -> bool:
-    """Returns whether a match of a glob is hidden, or lies in what is, below what the user named.
+    """Returns whether a match of a glob is hidden, itself or by a folder below what the user named.
 
     Example:
         >>> is_hidden_match("out/_staging/a.parquet", "out/*/*.parquet")

@@ -205,7 +205,7 @@ def _digest_of_table(table: pa.Table) -> str:
 
 
 def _values(column: pa.ChunkedArray, rows: np.ndarray) -> object:
-    """Python values; of those that Python knows none of, such as days after 9999, Arrow's bytes."""
+    """Python values; Arrow's bytes where Python has none, such as for days after 9999."""
     try:
         taken = column.take(pa.array(rows)).combine_chunks()
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # types that cannot be taken from
@@ -322,7 +322,7 @@ def _of_files(before: Sequence[RowsPrint], now: Sequence[RowsPrint]) -> list[str
 def _old_files(
     before: Sequence[RowsPrint], now: Sequence[RowsPrint]
 ) -> tuple[list[tuple[int, str]], set[str]]:
-    """Tells what became of files that are not as they were, and the names that they got."""
+    """Describes files that have changed, and the names that they got."""
     here = {two.name: two for two in now}
     names = {one.name for one in before}
     free = {_content(two): two.name for two in now if two.name not in names}

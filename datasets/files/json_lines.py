@@ -83,7 +83,7 @@ def explain_line(
 
 
 def explain_types(file: DataFile, first: int, block: bytes, said: str) -> ValueError | None:
-    """Returns the refusal of the column of which Arrow says that its types change within objects.
+    """Returns the refusal of a column whose types change within objects, as Arrow says.
 
     Args:
         file: Whose lines they are.

@@ -327,7 +327,7 @@ def kept_types(
 
 
 def _in_common(there: pa.DataType, here: pa.DataType, or_text: bool) -> pa.DataType | None:
-    """A type that holds both; else text, as in one file of both."""
+    """The type that holds both; text where there is none, as one file of both would have."""
     if there != here:
         there, here = _decoded(there), _decoded(here)
     known = [kind for kind in (there, here) if not pa.types.is_null(kind)]

@@ -279,7 +279,7 @@ class Together:
         return best if best is not None and best.z > _SURE_OF_PRODUCTS else None
 
     def deep(self, over: Sequence[Leftover], *, many: bool) -> tuple[str, float] | None:
-        """Returns the task of which trees find most that no sum of columns says, and how surely.
+        """Returns the task where trees gain most over any sum of columns, and how surely.
 
         Trees are fitted to what is left of each half, and judged on the other.
 

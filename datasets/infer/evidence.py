@@ -294,7 +294,7 @@ class Evidence:
 
 
 def weigh(coded: Coded, sample: Sample, folds: Folds) -> Evidence | None:
-    """Weighs both readings of a column, by the label of which it says most.
+    """Weighs both readings of a column by the label that it tells most about.
 
     Args:
         coded: The column.

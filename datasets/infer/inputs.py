@@ -321,7 +321,7 @@ class Inputs:
         return out
 
     def _leave_behind(self, relations: Relations) -> None:
-        """Leaves out what does not carry over to later rows, or takes its numbers, which do.
+        """Leaves out columns that do not carry over to later rows, or keeps them as numbers alone.
 
         Of columns that follow from no other the evidence was measured forwards.
         Texts that are read as lists stay: their words come again. Where nothing else is left, all
@@ -395,7 +395,7 @@ class Inputs:
         return found
 
     def _may_be_too_rare(self, name: str) -> bool:
-        """Whether a column may get a table of which many held-out rows know no id."""
+        """Whether a column may get a table although many ids of held-out rows are not in it."""
         coded, own, verdict = self.coded.get(name), self.evidence.get(name), self.verdicts.get(name)
         if name in self.told.kept or coded is None or own is None or verdict is None:
             return False

@@ -125,7 +125,7 @@ class LookedAt(NamedTuple):
 
     @property
     def said(self) -> str:
-        """What is predicted of the label by classes, in words."""
+        """Describes, in words, what the two classes tell apart."""
         return repr(self.target.task) if self.target.is_event else f"whether {self.classes[0]}"
 
     def own_target(self, lists: "_Lists", values: Mapping[str, np.ndarray]) -> str | None:
@@ -322,7 +322,7 @@ def _at_a_glance(codes: list[np.ndarray], labels_R: np.ndarray) -> np.ndarray:
 
 
 def _may_tell(numbers: list[np.ndarray | None], event_R: np.ndarray) -> np.ndarray:
-    """Pairs of which one number is less, or more, far more often in one class.
+    """Pairs of numbers where one is the smaller far more often in one class.
 
     Returns:
         bool [C, C], above the diagonal.

@@ -115,7 +115,7 @@ class ColumnProfile:
 
     @property
     def unique_per_row(self) -> bool:
-        """Whether every row has its own value, no real number and no list, of which items count."""
+        """Whether every row has its own value; not of real numbers, nor of lists."""
         present = self.rows - self.missing
         alone = self.nature in ("integer", "text") and self.separator is None
         return alone and present > 2 and self.distinct == present

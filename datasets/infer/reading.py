@@ -121,7 +121,7 @@ def length_of_all(present: pa.ChunkedArray, separator: str) -> int | None:
 
 
 def free_text(rows: pa.ChunkedArray, present: int, distinct: int) -> str:
-    """Says why text is no id: sentences, or titles of which almost every row has its own; or "".
+    """Says why text is no id (sentences, or a title of its own in almost every row), or "".
 
     Args:
         rows: Some of them.
@@ -146,7 +146,7 @@ def _items(rows: pa.ChunkedArray, separator: str) -> pa.ChunkedArray:
 
 
 def _are_fractions(items: pa.ChunkedArray) -> bool:
-    """Half of the items, of which an id has none."""
+    """Whether more than half of the items are fractions, which ids never are."""
     return len(items) > 0 and _share(pc.match_substring_regex(items.drop_null(), _FRACTION)) > 0.5
 
 
@@ -576,7 +576,7 @@ def _numbers(name: str, column: pa.ChunkedArray, keys: dict[str, Any]) -> Column
 
 
 def _datetimes(name: str, column: pa.ChunkedArray, keys: list[dict[str, Any]]) -> ColumnProfile:
-    """Returns one way to read datetimes, or two of which a person has to choose."""
+    """Returns one way to read datetimes, or two between which a person has to choose."""
     feature = DatetimeFeature(name="x", column=name, parts=["day"], **keys[0])
     local = local_datetimes(pa.table({name: column}), feature, name)
     micros = local.cast(pa.int64())

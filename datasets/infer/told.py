@@ -68,7 +68,7 @@ class Told:
         return {*self.categorical, *self.numeric}
 
     def unread(self, labels: Collection[str]) -> set[str]:
-        """Returns columns to drop of which no label is made: nothing need be known of them."""
+        """Returns columns to drop that no label is made of: nothing need be known of them."""
         read = set(labels)
         for label in labels:
             with suppress(ValueError):  # its name is no expression, or it is refused later
@@ -102,7 +102,7 @@ class Told:
     def apply(
         self, table: pa.Table, profiles: Sequence[ColumnProfile], origin: str
     ) -> list[ColumnProfile]:
-        """Returns the columns without those to drop, with the numbers of those that hold some.
+        """Returns the columns without those to drop; those told to be numbers are parsed.
 
         Raises:
             ValueError: Numbers are none, or ids cannot be; the message names column and row.
@@ -142,7 +142,7 @@ def rows_to_look_at(
     encoding: str | None = None,
     header: bool | None = None,
 ) -> str | AsRead:
-    """Returns the data, and how it is written where that is told.
+    """Returns the data, and how it is written where the person said so.
 
     Args:
         data: A file, a folder or a glob.

@@ -49,7 +49,7 @@ class OrderedCheck:
             self.comparable_P[p] |= bool((failed_N & labels.observed_NT[:, later]).any())
 
     def finish(self, origin: str) -> None:
-        """Refuses a pair of which the later label exists only where the former happened."""
+        """Refuses a pair of labels where the later one exists only where the former happened."""
         for (former, later), comparable in zip(self.pairs, self.comparable_P, strict=True):
             if not comparable:
                 first, then = self.names[former], self.names[later]
@@ -375,7 +375,7 @@ def _weights(task: TaskConfig, label: _Label, table: pa.Table, origin: str) -> n
 def _compared(
     config: RunConfig, table: pa.Table, origin: str, groups_N: np.ndarray | None
 ) -> np.ndarray | None:
-    """Likewise of the group whose rows a loss compares, which is often the same one."""
+    """The same for the group whose rows a loss compares, which is often the same one."""
     name = config.compared_group
     if name is None or name == config.data.group_column:
         return None if name is None else groups_N

@@ -167,7 +167,7 @@ def delimiter_hint(line: str) -> str:
 
 
 def check_columns(uses: Mapping[str, str], there: Sequence[str], origin: str) -> None:
-    """Refuses rows that lack columns, of which it names all.
+    """Refuses rows that lack columns, and names all of these.
 
     Args:
         uses: The columns, each with what needs it.

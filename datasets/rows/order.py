@@ -57,7 +57,7 @@ class Share(NamedTuple):
         return rows_B[first:stop]
 
     def _nearest(self, end: int, begins: np.ndarray, rows: int) -> int:
-        """The row nearest to `end` with which a request begins; `end` where that is too far."""
+        """The row nearest to `end` that begins a request; `end` itself where that is too far."""
         if end in (0, rows) or not len(begins):
             return end
         nearest = int(begins[np.abs(begins - end).argmin()])

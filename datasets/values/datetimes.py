@@ -198,7 +198,7 @@ def local_datetimes(
 
 
 def plain_moment(value: object, feature: DatetimeFeature) -> pa.Array | None:
-    """Returns a day or a moment, without zone and fraction, in text as what it is: sooner read.
+    """Parses text that is a plain day or moment (no zone, no fraction), faster than rules do.
 
     None where a feature reads text in a way of its own, or it is something else.
 

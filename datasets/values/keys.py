@@ -84,7 +84,7 @@ def _shorten(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _to_utc(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Datetimes with an offset (+01:00) as those of UTC; a day that there is not stays as it is."""
+    """Datetimes with an offset (+01:00) in UTC; text of an impossible day stays as it is."""
     shifted = pc.match_substring_regex(values, _OFFSET)
     if not pc.any(shifted).as_py():
         return values

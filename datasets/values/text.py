@@ -129,7 +129,7 @@ def _flags_to_digits(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _of_powers(text: pa.ChunkedArray, powers: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Those of 1e+05, 1.5E3 and .0 that are whole and below 2⁵³; beyond, digit by digit."""
+    """Integers of texts such as 1e+05, 1.5E3 and 7.0; from 2⁵³ on digit by digit."""
     reals = pc.if_else(powers, text, pa.scalar(None, text.type)).cast(pa.float64())
     whole = pc.and_(pc.equal(reals, pc.floor(reals)), pc.less(pc.abs(reals), _EXACT))
     result = pc.if_else(whole, reals, pa.scalar(None, pa.float64())).cast(pa.int64())
@@ -483,7 +483,7 @@ def _parse(cell: str) -> list[str | None] | None:
 
 
 def _quoted_by_blanks(cell: str) -> list[str | None] | None:
-    """['a' 'b'], which Python would read as one text."""
+    """Separates texts quoted side by side: Python would join ['a' 'b'] to one."""
     if re.match(_QUOTED_BY_BLANKS, cell) is None:
         return None
     return [one or two for one, two in re.findall(r"""'([^']*)'|"([^"]*)\"""", cell)]

@@ -266,7 +266,7 @@ _FEWEST_RARE = 100
 
 
 def rare_ids(columns: Iterable[Column]) -> list[Alarm]:
-    """Finds columns of which most training rows, held out, would have an id that nobody knows.
+    """Finds columns whose ids would be unseen in most training rows, were the row held out.
 
     Those whose rare ids share a row already are left alone.
 

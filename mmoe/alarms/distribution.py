@@ -121,7 +121,7 @@ class Distribution(Stored):
         return float(np.clip(bins[place][0], self.lowest, self.highest))
 
     def figures(self) -> dict[str, float | None]:
-        """Returns what people look at: mean, ends, percentiles, shares of what is no number."""
+        """Returns mean, ends, percentiles, and the shares of what is no number."""
         shares = {"nan": self.not_finite, "null": self.nulls}
         return {
             "mean": self.mean,
@@ -139,7 +139,7 @@ class PredictedFile(Stored):
 
 
 def predicted_file(tasks: Sequence[TaskConfig], predictions_NP: np.ndarray) -> dict[str, Any]:
-    """Returns what predictions.json holds: what later scores are compared with.
+    """Returns the contents of predictions.json, which later scores are compared with.
 
     Classes have no mean, and of a task whose log keeps a share of the negatives scores of a whole
     log are distributed otherwise: these are left out.

@@ -158,7 +158,7 @@ class SizeLimit(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Counts what makes a tensor; without numbers it leaves out what fills a large one."""
+        """Counts calls that make tensors; without numbers skips those that fill large ones."""
         keys = dict(kwargs or {})
         if func in _FILLS and not self.filled and args[0].nbytes > _LARGE:
             return args[0]
@@ -171,7 +171,7 @@ class SizeLimit(TorchFunctionMode):
     def _counted(
         self, func: Callable[..., Any], args: tuple[Any, ...], keys: Mapping[str, Any]
     ) -> Tensor:
-        """Adds up what a call would make, which it returns without memory."""
+        """Adds up the bytes that a call would make, and returns its tensors without memory."""
         outer = {name: value for name, value in keys.items() if name not in ("generator", "out")}
         try:
             made = func(*args, **{**outer, "device": "meta"})

@@ -185,7 +185,7 @@ def _run_into(
     quiet: bool,
     **asked: Any,
 ) -> tuple[Any, str]:
-    """Does what many runs are trained for; returns what came of it, and where it lies."""
+    """Runs a command of many trainings; returns its result and folder."""
     folders: list[Path] = []
     with advising_resume():
         result = work(

@@ -169,7 +169,7 @@ _TRIALS: tuple[dict[str, Any], ...] = (
 
 
 def _of_task(held: tuple[np.ndarray, EncodedLabels] | None, t: int) -> _Rows | None:
-    """Those rows of the validation split whose label is observed."""
+    """Validation rows whose label is observed."""
     if held is None:
         return None
     x_NC, labels = held

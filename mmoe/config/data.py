@@ -225,7 +225,7 @@ class RequestsConfig(Strict):
             )
 
     def check_among(self, features: Sequence[Feature]) -> None:
-        """Refuses features of a run of which none can be of a request, or one of single rows alone.
+        """Refuses features where none can be a request's, or one needs rows of its own.
 
         Raises:
             ValueError: None of them can be, or one reads single rows.

@@ -92,7 +92,7 @@ class Feature(HasKinds):
 
     @property
     def known_elsewhere(self) -> Sequence[str]:
-        """Tables whose ids it takes for unseen ones, as other features read these."""
+        """Tables whose ids count as unseen here, since other features look them up."""
         return ()
 
     def check_tables(self, shared: Collection[str]) -> None:
@@ -448,7 +448,7 @@ class CategoricalFeature(VectorTable, IdFeature, ColumnFeature):
 
     @property
     def known_elsewhere(self) -> Sequence[str]:
-        """Those of `beyond`."""
+        """Tables named by `beyond`."""
         return self.beyond
 
 

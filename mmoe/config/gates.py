@@ -151,7 +151,7 @@ class SelectingGateConfig(_PickingGateConfig):
 
     @property
     def voters(self) -> list[str] | None:
-        """Those of `select_voters`."""
+        """Tasks of `select_voters`."""
         return self.select_voters
 
     @property

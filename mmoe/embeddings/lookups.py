@@ -27,7 +27,7 @@ class Lookups(NamedTuple):
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Those that have gradients."""
+        """Tensors that have gradients."""
         return [self.x_BD, *self.events]
 
     def leaves(self, sizes: Sequence[int]) -> "list[Lookups]":

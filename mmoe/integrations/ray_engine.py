@@ -161,7 +161,7 @@ def _count(
 
 
 def _answer_of(ray: Any, owed: Any, what: str) -> ScoreCounts:
-    """Returns what a worker says; refuses what it refuses, and what ends whoever tries it."""
+    """Returns a worker's answer; raises its refusal, or that a part ends its workers."""
     try:
         answer: ScoreCounts | str = ray.get(owed)
     except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as error:

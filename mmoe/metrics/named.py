@@ -44,7 +44,7 @@ class NamedMetric(ABC):
         """Computes it over one row or more, whose weights are not all 0; None: it has none."""
 
     def judged(self, rows: ObservedRows) -> tuple[float | None, str | None]:
-        """Returns its value, and what there is to say of it, such as what it rests on."""
+        """Returns its value, and a note on it, such as how many groups it rests on."""
         return self.value(rows), None
 
 

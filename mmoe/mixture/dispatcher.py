@@ -44,7 +44,7 @@ class DispatchPlan:
 
     @property
     def bound(self) -> int:
-        """Number of distinct experts that a row has at most, by the shapes or as it was said."""
+        """Most distinct experts of a row, by the shapes or as given."""
         G, K = self.experts_BGK.shape[1:]
         bounds = [G * K, self.num_experts]
         return min(bounds if self.most_pairs is None else [*bounds, self.most_pairs])
@@ -266,7 +266,7 @@ def routes_by_source(
 
 
 class RankSums(Protocol):
-    """Adds amounts up over ranks, each of which has some rows of one batch.
+    """Sums of amounts over ranks, where each rank has some rows of one batch.
 
     The loss is `L = Σ_r L_r`, the sum of what each rank calls `backward` on. Two kinds of sums
     differ in their gradient:

@@ -180,7 +180,7 @@ REQUEST_TILE = 128
 # Without ==: that of tensors is no single truth value
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Inputs:
-    """B rows of which there is more to say than a tensor does: each of the three, or none.
+    """B rows with requests, domains or columns beside the tensor: any of the three.
 
     They share columns with others of their request (`x_QP`, `owners`, `columns`), they ask some of
     the gates (`asked_BG`), or they are of domains (`domains_B`, `by_domain`; see `in_domains`).
@@ -230,7 +230,7 @@ class Inputs:
 
     @classmethod
     def of(cls, x: "Tree | Inputs") -> "Inputs":
-        """Returns rows of which there is nothing to say but their columns; or what they are.
+        """Returns rows that are their columns alone; `Inputs` unchanged.
 
         Example:
             >>> import torch

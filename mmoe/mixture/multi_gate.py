@@ -306,7 +306,7 @@ class MultiGateMixture(nn.Module):
     def _sources(
         self, x: Tensor | Inputs | Sequence[Tree | Inputs]
     ) -> tuple[tuple[Tree, ...], Inputs | None]:
-        """The S inputs, whole, and rows of which there is more to say; refuses what it cannot read.
+        """Returns the S inputs, whole, and the rows' `Inputs` if any; refuses what it cannot read.
 
         That is by types, shapes and the number of sources. Of rows of requests nothing is whole.
         """

@@ -372,7 +372,7 @@ def build_requests(encoder: FeatureEncoder) -> RequestInputs | None:
 
 
 def check_stages(encoder: FeatureEncoder, stages: Sequence[Sequence[int] | None]) -> None:
-    """Refuses features that came to frozen parts, whose bits would not be those of before.
+    """Refuses new features of frozen parts, whose scores would no longer be the same bits.
 
     Args:
         encoder: Of the run.

@@ -78,7 +78,7 @@ def _feature(column: str) -> str:
 
 
 def own_lookups(bias: BiasConfig | None, encoder: FeatureEncoder) -> set[str]:
-    """Returns the names of what features of `model.bias` look up; of none where there is none."""
+    """Returns the names of the lookups of features of `model.bias`; none without a bias tower."""
     names = () if bias is None else bias.features
     own = [codec for codec in encoder.codecs if codec.feature.name in names]
     return {spec.name for codec in own for spec in (*codec.lookups, *codec.lists)}
@@ -164,7 +164,7 @@ class BiasColumns:
 
     @classmethod
     def of(cls, config: RunConfig, encoder: FeatureEncoder) -> "BiasColumns":
-        """Finds those of `config.model.bias`, which is there.
+        """Finds the columns of `config.model.bias`, which is not None.
 
         Raises:
             ValueError: A value of `at` is none that its feature has learnt.

@@ -286,6 +286,6 @@ def _distinct(in_pieces: Sequence[PiecesSpec]) -> list[int]:
 
 
 def _in_pieces(specs: Sequence[InputLayerSpec]) -> list[PiecesSpec]:
-    """Those that are expanded, in the order of the columns that they become."""
+    """Columns that are expanded into pieces, in the order of the columns they become."""
     found = [spec for spec in specs if isinstance(spec, PiecesSpec)]
     return sorted(found, key=lambda spec: spec.pieces)

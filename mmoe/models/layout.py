@@ -50,7 +50,7 @@ class Layout:
 
     @property
     def wire_dtype(self) -> torch.dtype | None:
-        """What rows travel in to spread experts; None: their own type."""
+        """Type in which rows travel to spread experts; None: their own."""
         return torch.bfloat16 if self.parallel.wire_precision == "bf16" else None
 
     @property

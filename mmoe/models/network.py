@@ -107,7 +107,7 @@ class ImputationTowers(nn.ModuleDict):
         return [Part(t, (Entry("tasks", named(names, "tasks", int(t))),), read) for t in self]
 
     def forward(self, inputs: Sequence[Tensor]) -> dict[int, Tensor]:
-        """Computes `logit_B` of each, by column, of what its task's tower reads."""
+        """Computes each column's `logit_B` from the input of its task's tower."""
         return {int(task): tower(inputs[int(task)]) for task, tower in self.items()}
 
 
@@ -171,7 +171,7 @@ class NetworkDomains(nn.Module):
 
 
 class LevelMixer(Protocol):
-    """Runs the levels of a network in its place, to see more of what they do."""
+    """Runs a network's levels in its stead, for callers that need more of each level's output."""
 
     def __call__(
         self,
@@ -255,7 +255,7 @@ class MixtureNetwork(nn.Module):
         self.domains = self.bias_tower = None
 
     def named_parts(self, names: Names) -> list[Part]:
-        """Says what each part of it reads and has logits of.
+        """Names the inputs that each part reads, and the outputs that it has.
 
         Args:
             names: Of `tasks` and `domains`; of `inputs`, and of these the `numbers` and
@@ -404,7 +404,7 @@ class MixtureNetwork(nn.Module):
     def read(
         self, level: Level, sources: Sequence[Tensor | Inputs], rows: Inputs | None
     ) -> Sequence[Any]:
-        """Returns what a level reads: its sources, which say what rows with domains ask of it."""
+        """Returns the sources of a level, with the gates that rows of each domain ask."""
         if self.domains is None or rows is None:
             return sources
         return self.domains.read(rows, sources, level.gate_names)

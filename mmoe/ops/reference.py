@@ -161,7 +161,7 @@ def _private(own_BGE: Tensor, private_k: int) -> Tensor:
 def _shared(
     shared_k: int, budget: int, left_BE: Tensor, chosen_BE: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Takes the experts that all together want most, into the set that all share."""
+    """Adds the experts with the largest votes over all gates to the shared set."""
     shared_BE = torch.zeros_like(chosen_BE)
     for _ in range(shared_k):
         full_B1 = (chosen_BE.sum(1, keepdim=True) >= budget) & (budget > 0)

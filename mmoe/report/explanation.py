@@ -273,7 +273,7 @@ def _task_grid(task: Mapping[str, Any], result: Mapping[str, Any]) -> tables.Gri
 
 
 def _verdict(one: Mapping[str, Any], task: Mapping[str, Any]) -> str:
-    """A verdict, and what it was made of where that is not the first metric as it stands.
+    """A verdict, with its metric where that is not the first one.
 
     Example:
         >>> metrics = [{"key": "auc", "heading": "AUC"}, {"key": "ne", "heading": "NE"}]

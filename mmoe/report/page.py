@@ -529,7 +529,7 @@ _MOST = 24  # domains of a picture: those with the most rows
 
 
 def domain_tables(metrics: Mapping[str, Any]) -> list[tuple[str, Table]]:
-    """Makes a table for each task, a line for each domain where there is the task.
+    """Makes a table for each task, with a line for each domain that has the task.
 
     Args:
         metrics: The content of metrics.json.

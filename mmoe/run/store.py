@@ -37,7 +37,7 @@ _BLOCK = 1 << 22  # bytes of a file that are looked at at a time
 
 
 class _Readable(ABC):
-    """What stores tell of their files alike."""
+    """Base of stores: what all of them say of their files."""
 
     @abstractmethod
     def open(self, name: str) -> Any:
@@ -80,7 +80,7 @@ class LocalStore(_Readable):
         self.folder, self.address = folder, str(folder)
 
     def names(self) -> list[str]:
-        """Lists what is there, but for what other calls have begun; looks into partitions' folders.
+        """Lists the files, partitions' folders included, but not those that others are writing.
 
         A folder that is none of these ends in a slash.
         """

@@ -117,7 +117,7 @@ class Target(Protocol):
     def __str__(self) -> str: ...  # what the user calls it
 
     def look(self) -> Provenance:
-        """Returns what scores it; looks at what is read, before the first row of it is."""
+        """Looks at the run and the input before the first row is read; returns the provenance."""
         ...
 
     def begin(self) -> Path:
@@ -168,7 +168,7 @@ class Job(Protocol):
 
     @property
     def by(self) -> Provenance:
-        """What scores them, as it was looked at before."""
+        """Provenance of the scores, as `look` found it."""
         ...
 
     def partition_columns(self) -> Collection[str]:

@@ -430,7 +430,7 @@ def _of_others(job: FolderJob) -> Manifest | None:
 
 
 def _of_neighbours(address: str) -> list[Manifest | None]:
-    """Those of the last days: of what holds no scores, or none of ours, there is none."""
+    """Manifests of the last days; None of a folder that holds no readable one."""
     above, own = store_at(posixpath.dirname(address)), posixpath.basename(address)
     key = own.partition("=")[0]
     others = sorted(n for n in above.folders() if n.startswith(f"{key}=") and n != own)

@@ -179,7 +179,7 @@ def _parts(
 
 
 def look(job: FolderJob) -> dict[str, Any]:
-    """Finds what is done, what is replaced and what stays; refuses what can be. Changes nothing.
+    """Finds parts that are done, replaced or kept; refuses what it can now. Changes nothing.
 
     Returns:
         Of the job: `done`, `before`, `kept` and `is_complete`.

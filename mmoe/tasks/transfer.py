@@ -243,7 +243,7 @@ class BayesianTransfer(nn.Module):
             self.tasks.append(joined if before else nn.Identity())
 
     def named_parts(self, names: Names) -> list[Part]:
-        """Says whose each task's layer is, and of which tasks the hidden units are that it reads.
+        """Names each layer's task, and the tasks whose hidden units it reads.
 
         They are its own, then those of each task before it.
         """

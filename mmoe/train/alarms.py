@@ -171,7 +171,7 @@ def _taken(features: EncodedFeatures, mine_N: np.ndarray) -> EncodedFeatures:
 
 
 def alarm_of_copies(repeats: Repeats | None, config: RunConfig) -> Sequence[Alarm]:
-    """Returns what is said of rows in several splits, before there are predictions."""
+    """Returns the alarm for rows that are in several splits, before there are predictions."""
     if repeats is None or not repeats.unusual:
         return []
     found = repeated_rows(repeats.validation, repeats.test, by_file=_by_file(config))

@@ -321,7 +321,7 @@ class _Judge:
         precision: ScoringPrecision | None,
         reporter: Reporter,
     ) -> dict[str, Any]:
-        """Returns what metrics.json holds of these rows; says what changed from `trained`."""
+        """Returns metrics.json's entries for these rows; logs what changed from `trained`."""
         config, oracle, every = self.watch.config, self.oracle, self.all_negatives
         predictions_NT, _ = apart(self.predictor, found_NP)
         metrics, notes = metrics_of(config, predictions_NT, labels, oracle, all_negatives=every)

@@ -280,7 +280,7 @@ def fit_wide(
 def _fit(
     wide: WidePart, config: RunConfig, prepared: PreparedData
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Fits all weights, by the buffers of `wide`; returns what is said of each task."""
+    """Fits all weights into the buffers of `wide`; returns a line about each task."""
     rows, tasks = len(wide.ids_RT), len(config.tasks)
     found = {
         "ids_RT": np.zeros((rows, tasks), np.float32),
@@ -428,7 +428,7 @@ def _dense(data: EncodedData, rows_N: np.ndarray, wide: WidePart) -> np.ndarray:
 def _rows_of_task(
     data: EncodedData | None, rows_N: np.ndarray, x: sparse.csr_array, t: int
 ) -> tuple[Rows, np.ndarray]:
-    """The rows of which the task has a label that counts, and which they are, bool [N]."""
+    """Rows where the task's label counts, and the mask of them, bool [N]."""
     assert data is not None and data.labels is not None, "these splits carry labels"
     weights_N = data.labels.weights_NT[rows_N, t].astype(np.float64)
     there_N = data.labels.observed_NT[rows_N, t] & (weights_N > 0)

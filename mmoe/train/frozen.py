@@ -202,7 +202,7 @@ def _check_pattern(
 
 
 def _whole(module: nn.Module, own: set[str], prefix: str = "") -> Iterator[nn.Module]:
-    """The largest modules all of whose parameters are frozen, of which they have some."""
+    """The largest modules that have parameters, all of them frozen."""
     names = [f"{prefix}{name}" for name, _ in module.named_parameters()]
     if names and own.issuperset(names):
         yield module

@@ -202,7 +202,7 @@ class CommunicationLog:
         return found
 
     def _new_choices(self) -> list[dict[str, Any]]:
-        """Those by which another mode was chosen than before."""
+        """Choices of another mode than the one before."""
         found = []
         for level, dispatcher in enumerate(self._dispatchers, start=1):
             made = [] if dispatcher.adaptive is None else dispatcher.adaptive.history

@@ -192,7 +192,7 @@ def _joined(
     labels: str,
     reporter: Reporter,
 ) -> tuple[pa.Table, dict[str, int]]:
-    """Joins scores and labels, of which there is at least one row; returns how many there are."""
+    """Joins scores and labels, at least one row of them; returns how many rows."""
     rows = join_by_key(left, right, key, scored, labels)
     counts = {"joined": len(rows), "scored": len(left), "labelled": len(right)}
     reporter.say(
@@ -270,7 +270,7 @@ def _lacking(config: RunConfig, task: TaskConfig, columns: set[str]) -> set[str]
 def _of_tasks(
     labels: EncodedLabels, known: Sequence[TaskConfig], chosen: Sequence[TaskConfig]
 ) -> EncodedLabels:
-    """Labels of some tasks of those that were encoded."""
+    """Encoded labels of some of the tasks."""
     chosen_T = [t for t, task in enumerate(known) if task in chosen]
     young = labels.young_NT
     return replace(

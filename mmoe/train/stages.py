@@ -118,7 +118,7 @@ def _whole(config: RunConfig, earlier: EarlierRun | None, *, by_stage: bool) -> 
 
 
 def _check_settings(config: RunConfig, earlier: EarlierRun, last: StageConfig) -> None:
-    """Refuses what would change what frozen parts compute, beside what a warm start refuses."""
+    """Refuses settings that change what frozen parts compute, beyond those a warm start refuses."""
     model = config.model
     features = [feature.name for feature in config.features]
     of_before = [name for name in features if name in last.features]
@@ -152,7 +152,7 @@ def _check_settings(config: RunConfig, earlier: EarlierRun, last: StageConfig) -
 
 
 def _check_readers(config: RunConfig, last: StageConfig) -> None:
-    """Refuses what is new and that no part of the model would read: those of before do not."""
+    """Refuses new features or experts that no part of the model would read."""
     model, tasks = config.model, [task.name for task in config.tasks]
     experts = [name for name in model.expert_names(tasks) if name not in last.experts]
     own_gates = model.most_gates(2) > 1  # a gate for each task

@@ -176,7 +176,7 @@ class TrainingState:
         load_weights(self.ranker, folder.tensors("best", "model"), self.layout)
 
     def _stored_moments(self, stored: StoredTensors) -> dict[str, Tensor]:
-        """Those of a checkpoint that this rank needs."""
+        """Optimizer moments in a checkpoint that this rank needs."""
         mine = dict(self.ranker.network.named_parameters())
         moments = {}
         for name in stored.names():

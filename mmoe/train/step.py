@@ -597,7 +597,7 @@ def _not_finite(x: Tensor) -> Tensor:
 
 
 def _check_losses(total: float, losses: Sequence[float], tasks: Sequence[str]) -> None:
-    """Refuses a step whose loss is no finite number; names the tasks whose loss is none."""
+    """Refuses a step whose loss is not finite; names the tasks."""
     if math.isfinite(total):
         return
     names = [task for task, loss in zip(tasks, losses, strict=True) if not math.isfinite(loss)]

@@ -112,7 +112,7 @@ def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
 
 
 def _keys(config: RunConfig) -> list[str]:
-    """Those that the config has, and that change its model."""
+    """Keys that the config has and that change its model."""
     raw = config.model_dump(mode="json")
     unused: set[str] = set()
     if raw["model"].get("experts") is not None:
@@ -138,7 +138,7 @@ def _values(config: RunConfig, key: str, own: Any, train_rows: int | None) -> li
 
 
 def _order(value: Any) -> Any:
-    """What values are sorted by: a section by its kind, which it is known by too."""
+    """Sort key of a value; of a section its kind."""
     return value["kind"] if isinstance(value, dict) else value
 
 

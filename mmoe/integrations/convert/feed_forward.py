@@ -359,7 +359,7 @@ def _watched(block: nn.Module, part: FeedForward) -> Iterator[Calls]:
 
 
 def _runs(block: nn.Module, part: FeedForward, calls: Calls) -> bool:
-    """Whether what is between are the hidden units, after the activation."""
+    """Whether the tensor between two layers is the hidden units, after the activation."""
     weight = part.first.weight
     if weight.is_meta:
         try:

@@ -298,7 +298,7 @@ def _logits(gate: nn.Module) -> GateLogits | None:
 
 
 class ConvertedMoE(MoE):
-    """A `MoE` that returns its output alone, as what it stands for did, and keeps its losses.
+    """A `MoE` that returns its output alone, as the layer before it did, and keeps its losses.
 
     What a call's gate adds to the loss, and how many picks a capacity dropped, stay with the layer
     until `auxiliary_losses` takes them or the next call comes.

@@ -175,7 +175,7 @@ class TaskKind(ABC):
         return TaskMetrics({}, [])
 
     def calibrated(self, rows: ObservedRows) -> tuple[np.ndarray, np.ndarray]:
-        """Returns what came and what was predicted, which a calibration plot compares."""
+        """Returns outcomes and predictions as a calibration plot compares them."""
         return rows.labels, rows.predictions
 
     def of_probabilities(self, probabilities_NK: np.ndarray, levels: Sequence[float]) -> np.ndarray:

@@ -135,7 +135,7 @@ class _Held(nn.Module):
 
 
 def _rows(tensor: Tensor, places: Sequence[int], sparse: bool) -> Tensor:
-    """Picks some experts' entries; sparse: so is their gradient, which is added to a dense one."""
+    """Picks some experts' entries; `sparse`: with a sparse gradient, which a dense one takes up."""
     # All of them: the tensor itself, of which no copy and no second gradient is made
     if list(places) == list(range(len(tensor))):
         return tensor

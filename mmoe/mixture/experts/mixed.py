@@ -120,7 +120,7 @@ class MixedExperts(Pool):
 
     @property
     def expert_stages(self) -> Sequence[range]:
-        """Those of each pool, where pools came one after another."""
+        """Stages of each pool, where pools came one after another."""
         return self.ranges if self.staged else ()
 
     def expert_kinds(self, num_experts: int) -> list[tuple[Pool, range]]:

@@ -144,7 +144,7 @@ class ExpertPool(Pool, nn.ModuleList):
         return tuple(range(len(self)) if self.is_stacked else map(int, self._modules))
 
     def axes(self) -> dict[str, dict[int, str]]:
-        """Returns what the dimensions of stacked tensors are: the experts, then what they say."""
+        """Returns the axes of stacked tensors: the experts first, then the modules' own."""
         if not self.is_stacked:
             return {}
         said = self.stacked.axes() if isinstance(self.stacked, HasAxes) else {}

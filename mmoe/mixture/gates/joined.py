@@ -86,7 +86,7 @@ class JoinedGates(nn.Module):
         return replace(said, most_pairs=selection.most_pairs(len(self.order_G)))
 
     def named_parts(self, names: Names) -> list[Part]:
-        """Says which gates, experts and inputs each module knows; by gates' names it goes on."""
+        """Names the gates, experts and inputs of each module, which are matched by gates' names."""
         found = []
         for i, group in enumerate(self.groups):
             own = picked(picked(names, "gates", group.places), "inputs", group.columns)
@@ -95,7 +95,7 @@ class JoinedGates(nn.Module):
         return found
 
     def add_domains(self, known: Sequence[int]) -> None:
-        """Gives each domain gates of its own, of those that the gates of a group know.
+        """Gives each domain that a group of gates knows gates of its own.
 
         Args:
             known: For each group, how many domains, from the first on; 0: its gates have none.

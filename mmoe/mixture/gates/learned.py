@@ -488,7 +488,7 @@ class LearnedGate(nn.Module):
         return self.options.temper(self.logits(inputs, rows))
 
     def values(self, logits_BGE: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Makes what is picked by of the logits; and what the rule needs again.
+        """Returns the values that picks are made by, and what the rule needs again.
 
         Args:
             logits_BGE: As of `scores`.

@@ -117,7 +117,7 @@ class Votes:
 
 
 class Selector(nn.Module):
-    """Picks each gate's k experts of those that the gates of a row decide for together.
+    """Picks each gate's k experts among those that the gates of a row choose together.
 
     Args:
         num_gates: G.

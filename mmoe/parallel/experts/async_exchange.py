@@ -16,7 +16,7 @@ class AsyncExchange(Protocol):
         ...
 
     def finish(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Waits; returns what came, and what came without a gradient."""
+        """Waits; returns the tensors received, then those received without a gradient."""
         ...
 
     def begin_backward(self, grads: tuple[Tensor, ...]) -> None:

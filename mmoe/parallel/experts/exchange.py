@@ -300,7 +300,7 @@ class Exchange:
         )
 
     def send_back(self, back_ZO: Tensor, handle: Handle) -> Steps[Tensor]:
-        """Sends what goes back, and returns what comes: of each rank, in the same order.
+        """Sends rows back to each rank, and returns those that come back, in the same order.
 
         Args:
             back_ZO: Rank by rank, its pairs by (expert, row) or its sums by (row, gate).

@@ -416,7 +416,7 @@ def placements(network: nn.Module) -> dict[str, Tensor]:
 def place_as(
     networks: Sequence[nn.Module], optimizer: torch.optim.Optimizer, stored: Mapping[str, Tensor]
 ) -> None:
-    """Brings experts where `placements` said, if they and the ranks were as many; all together.
+    """Moves experts to `placements`, if experts and ranks were as many; a call of all ranks.
 
     Where experts were cut into another number of slices, they stay where they are.
 
@@ -457,7 +457,7 @@ def _of_all_ranks(counts_E: Tensor) -> Tensor:
 
 
 def _costs(dispatcher: AllToAllDispatcher, pools: Sequence[Pool], device: torch.device) -> Tensor:
-    """Parameters of each expert, of which a rank knows its own."""
+    """Number of parameters of each expert; each rank knows its own experts'."""
     placement = dispatcher.placement
     costs_E = torch.zeros(placement.num_experts, dtype=torch.int64, device=device)
     sizes = map(sum, zip(*(pool.expert_sizes() for pool in pools), strict=True))

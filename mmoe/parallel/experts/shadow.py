@@ -141,7 +141,7 @@ _ROWS_TRAVEL = (
 
 
 class Shadowing:
-    """Runs calls of which some experts are shadowed.
+    """Runs calls in which some experts are shadowed.
 
     The weights leave the ranks that hold them at once, and travel while the rows of the other
     experts do, forward, and so do their gradients backward:

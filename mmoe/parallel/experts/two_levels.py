@@ -165,7 +165,7 @@ class TwoLevels:
 
 
 def _way_home(across: Handle, inside: Crossing, ranks_E: Tensor) -> WayHome:
-    """Plans what goes back across, of what comes back inside the host.
+    """Plans which rows that come back inside the host go back across hosts.
 
     Where pairs go back across, pairs come back here.
     """

@@ -21,7 +21,7 @@ class Traffic:
 
     Attributes:
         bytes_sent: What left this rank, sizes included; what a rank sends itself is not counted.
-        bytes_between_hosts: Those of them that went to another host.
+        bytes_between_hosts: Bytes of these that went to another host.
         collectives: How many all-to-alls this rank took part in.
         seconds_waited: How long this rank stood still for rows that were on their way.
         seconds_under_way: How long rows were on their way until they were here and asked for.
@@ -95,7 +95,7 @@ class Wire:
 
     @property
     def bytes_between_hosts(self) -> int:
-        """Those of them that went to another host."""
+        """Bytes of these that went to another host."""
         return self.traffic.bytes_between_hosts
 
     @property

@@ -40,7 +40,7 @@ class Failure:
     Attributes:
         rank: That says so.
         text: Why.
-        gone: Ranks that could not say so themselves, and of which the text is.
+        gone: Ranks that ended without a message; then the text is about them.
     """
 
     rank: int
@@ -235,7 +235,7 @@ class RankWatch:
         return {r: value.decode() for r, value in zip(there, values, strict=True)}
 
     def _leave(self, failed: Failure) -> NoReturn:
-        """Ends this process; why has been said by another, but for what each says."""
+        """Ends this process; prints why only where ranks are gone, as others say it themselves."""
         if failed.gone:
             self._say(failed.text)
         self._done(self._beats, gone=failed.gone)

@@ -146,7 +146,7 @@ class _Earlier:
         return TensorSource(old_name, places, own.dim("inputs"), own.dim("domains"))
 
     def check_groups(self, own: TensorAxes, alike: Sequence[str]) -> None:
-        """Refuses gates or experts that lie in one tensor, and of which some alone did before.
+        """Refuses gates or experts of one tensor where only some of them were in it before.
 
         Raises:
             ValueError: Names them.

@@ -101,7 +101,7 @@ def _dense_transfer(
     config: RunConfig,
     new_experts: NewExperts,
 ) -> tuple[list[dict[str, str]], "_DenseTransfer"]:
-    """Returns by level what each expert was, and what copies the network accordingly."""
+    """Returns each level's earlier experts, and what copies the network by them."""
     try:
         origins = expert_origins(now, before, new_experts)
         sources = tensor_sources(now, before, origins)
@@ -155,7 +155,7 @@ class _DenseTransfer:
                 )
 
     def check_frozen(self, frozen: Mapping[str, str], domains: Sequence[str]) -> None:
-        """Refuses parts that are to stay as they were, and were not, or not all of them."""
+        """Refuses frozen parts that the earlier run lacks, wholly or in part."""
         for name in sorted(frozen):
             source = self.sources.get(name)
             if source is None:
@@ -174,7 +174,7 @@ class _DenseTransfer:
             )
 
     def _what_is_new(self, source: TensorSource, domains: Sequence[str]) -> tuple[str, str]:
-        """Says what a part has that the earlier network had not, and what to do about it."""
+        """Names what a part has that the earlier network lacked, and how to mend it."""
         leave = "leave it out of training.freeze"
         if source.name is None:
             return "has weights that are not in", leave
