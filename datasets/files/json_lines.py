@@ -335,7 +335,7 @@ def _without_escapes(block: bytes) -> bytes:
 
 
 def _refuse_deep(file: DataFile, line: int, block: bytes) -> None:
-    """Lines that are nested deeper than data is, before anything goes down into them."""
+    """Refuses lines nested deeper than any data, before a parser goes down into them."""
     bytes_N = np.frombuffer(_without_escapes(block), np.uint8)
     quoted_N = np.bitwise_xor.accumulate(bytes_N == ord('"'))
     opens_N = (bytes_N == ord("[")) | (bytes_N == ord("{"))

@@ -141,7 +141,7 @@ def folds_of(keys_S: np.ndarray) -> np.ndarray:
 
 
 def draw(tasks: Sequence[GuessedTask], times_N: np.ndarray | None = None) -> Sample:
-    """Draws the rows to look at: of each task about as many, the same where they can be.
+    """Draws the rows to look at: about as many for each task, shared between tasks if possible.
 
     Args:
         tasks: Their labels.

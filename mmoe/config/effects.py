@@ -26,11 +26,11 @@ _Place = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Needs:
-    """Keys of a section that have an effect beside some values of others only.
+    """Keys of a section that have an effect only with certain values of other keys.
 
     Attributes:
         section: Class or classes of the section.
-        keys: That do nothing else; `_ITSELF` is the whole section.
+        keys: That have none otherwise; `_ITSELF` is the whole section.
         has_effect: Told the section and the run.
         why: Words for why not, and what to set; `{...}` are attributes of the section.
     """

@@ -196,7 +196,7 @@ class TaskConfig(HasKinds):
 
     @property
     def outcomes(self) -> list[Any] | None:
-        """The classes that its one prediction numbers from 0; None: that is a number itself."""
+        """Classes that the prediction counts from 0; None where it is a number itself."""
         return None
 
     @property

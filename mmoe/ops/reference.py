@@ -809,7 +809,7 @@ def _jagged_softmax(scores_V: Tensor, row_V: Tensor, rows: int) -> Tensor:
 def _deeper(
     h_VH: Tensor, deep_weights: Sequence[Tensor], deep_biases: Sequence[Tensor]
 ) -> list[Tensor]:
-    """Gives what every layer makes of the first one's numbers, these included."""
+    """Returns the outputs of all layers, the first one's included."""
     layers = [h_VH]
     for weight_HN, bias_N in zip(deep_weights, deep_biases, strict=True):
         layers.append((layers[-1] @ weight_HN + bias_N).relu())

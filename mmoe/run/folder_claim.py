@@ -382,7 +382,7 @@ class FolderClaim:
         )
 
     def create(self, out: Path, *, config_sha256: str = "", numbered: bool = False) -> Path:
-        """Makes a folder, or takes an empty one: of many processes at once, for one of them.
+        """Makes a folder, or takes an empty one; of several processes at once only one gets it.
 
         Args:
             out: The folder.

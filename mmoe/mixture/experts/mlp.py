@@ -74,7 +74,7 @@ class MLP(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def axes(self) -> dict[str, dict[int, str]]:
-        """Returns what the dimensions of its tensors are: the first layer reads the inputs."""
+        """Returns the axes of its tensors: the first layer's columns are inputs."""
         return {"layers.0.weight": {1: "inputs"}}
 
     def forward(self, x: Tensor) -> Tensor:

@@ -126,7 +126,7 @@ class Ziln(Objective):
         return 3
 
     def start(self, task: TaskConfig, label: LabelSpec) -> Sequence[float]:
-        """Returns the log-odds of a value above 0, and what the logarithms of these values have."""
+        """Returns the log-odds of a value above 0, and its logarithm's mean and deviation."""
         sigma = max(label.log_deviation, 0.1)  # of few values alike: none that is soon overrun
         return [log_odds(label.positive), label.log_mean, math.log(math.expm1(sigma))]
 

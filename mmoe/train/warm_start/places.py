@@ -94,7 +94,7 @@ def tensor_sources(
 
 
 class _Earlier:
-    """The tensors of a network, to be found by what they are called and whose entries they have."""
+    """Tensors of the earlier network, found by name and by the entries that they hold."""
 
     def __init__(self, axes: Mapping[str, TensorAxes]) -> None:
         self._by_path: dict[tuple[str | Entry, ...], list[tuple[str, TensorAxes]]] = {}
