@@ -242,7 +242,7 @@ def _number_type(words: Sequence[str]) -> pa.DataType | None:
 # What a clock says differs from run to run; versions stand in metrics.json as well.
 _CLOCK = frozenset({
     "seconds", "rows_per_second", "epoch_seconds",
-    "seconds_under_way", "seconds_waited", "share_hidden",  # of what ranks send each other
+    "communication",  # of the steps of one process: of a resumed epoch those since
 })  # fmt: skip
 
 
