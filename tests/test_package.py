@@ -96,7 +96,7 @@ absent = ["pydantic", "yaml", "pandas", "pyarrow", "sklearn", "torchrec", "fbgem
 sys.modules.update(dict.fromkeys([*absent, "mmoe.config", "mmoe.datasets"]))
 import mmoe.mixture, mmoe.ops
 import torch
-layer = mmoe.mixture.MultiGateMixture(4, 2, mmoe.mixture.mlp_experts(3, 4, [5]))
+layer = mmoe.mixture.MultiGateMixture(4, 2, mmoe.mixture.MLPExperts(3, 4, [5]))
 print(layer(torch.zeros(6, 4)).out_BGO.shape)
 """
 

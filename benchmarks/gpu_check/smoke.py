@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from benchmarks.gpu_check.operator_cases import BUILDERS, as_numbers, calls_of, expected
 from benchmarks.gpu_check.record import DEVICES, EXIT_LEFT_OUT, ROOT, opened
-from mmoe.mixture import MultiGateMixture, SoftmaxGate, TopKGate, mlp_experts
+from mmoe.mixture import MLPExperts, MultiGateMixture, SoftmaxGate, TopKGate
 from mmoe.mixture.experts.mlp import ExpertActivation
 
 # Of the largest number, by the coarsest type of a call
@@ -33,7 +33,7 @@ LAYER_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}
 def _layer(
     gate: nn.Module, execution: Literal["dense", "grouped"], activation: ExpertActivation
 ) -> MultiGateMixture:
-    experts = mlp_experts(E, D, [40, 17], activation=activation)
+    experts = MLPExperts(E, D, [40, 17], activation=activation)
     return MultiGateMixture(D, G, experts, gate=gate, execution=execution)
 
 

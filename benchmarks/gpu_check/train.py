@@ -46,7 +46,7 @@ from benchmarks.train.workloads import (
     raw_config,
     write_log,
 )
-from mmoe.mixture import MultiGateMixture, SoftmaxGate, TopKGate, mlp_experts
+from mmoe.mixture import MLPExperts, MultiGateMixture, SoftmaxGate, TopKGate
 
 BATCHES = (8_192, 65_536)
 # Gates, and picks of each: as `big` has it, and what sparse gates would be
@@ -130,7 +130,7 @@ def _contestants(kind: str, small: bool) -> dict[str, Callable[[], Ranker]]:
     gates, k = GATES[kind]
 
     def ours() -> Ranker:
-        experts = mlp_experts(EXPERTS, WIDTH, list(HIDDEN))
+        experts = MLPExperts(EXPERTS, WIDTH, list(HIDDEN))
         gate = (
             SoftmaxGate(WIDTH, gates, EXPERTS)
             if k is None

@@ -9,7 +9,7 @@ from mmoe.mixture.dispatcher import Compute, Dispatcher, DispatchPlan, LocalDisp
 from mmoe.mixture.execution import Execution, Work, choose_execution
 from mmoe.mixture.experts.contract import Pool
 from mmoe.mixture.experts.mixed import MixedExperts
-from mmoe.mixture.experts.mlp import MLP, MLPExperts, mlp_experts
+from mmoe.mixture.experts.mlp import MLP, MLPExperts
 from mmoe.mixture.experts.pool import ExpertPool
 from mmoe.mixture.experts.sliced import cut_into_slices, join_slices
 from mmoe.mixture.gates import (
@@ -80,7 +80,6 @@ __all__ = [
     "cut_into_slices",
     "join_slices",
     "load_experts",
-    "mlp_experts",
     "stable_linear",
     "stable_sigmoid",
     "traits_of",

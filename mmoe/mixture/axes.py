@@ -117,8 +117,8 @@ def axes_of(module: nn.Module, names: Names, first: str | None = None) -> dict[s
         By the names of its `state_dict`.
 
     Example:
-        >>> from mmoe.mixture import MoE, mlp_experts
-        >>> axes = axes_of(MoE(4, mlp_experts(2, 4, [4])), {"experts": ["a", "b"]})
+        >>> from mmoe.mixture import MLPExperts, MoE
+        >>> axes = axes_of(MoE(4, MLPExperts(2, 4, [4])), {"experts": ["a", "b"]})
         >>> axes["mixture.experts.weights.0"].dims, axes["mixture.gate.logits.weights.0"].dims
         ({0: ('experts', ('a', 'b'))}, {1: ('experts', ('a', 'b'))})
     """

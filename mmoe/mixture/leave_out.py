@@ -88,8 +88,8 @@ def mixes_without(
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture import MultiGateMixture, mlp_experts
-        >>> layer = MultiGateMixture(4, num_gates=2, experts=mlp_experts(3, 4, [8])).eval()
+        >>> from mmoe.mixture import MLPExperts, MultiGateMixture
+        >>> layer = MultiGateMixture(4, num_gates=2, experts=MLPExperts(3, 4, [8])).eval()
         >>> blocks = mixes_without(layer, [torch.zeros(5, 4)], [0, 2]).without
         >>> [[mix.shape for mix in block.mixes()] for block in blocks]
         [[torch.Size([5, 2, 8]), torch.Size([5, 2, 8])]]
@@ -159,9 +159,9 @@ def can_refill(layer: MultiGateMixture, expert: int) -> bool:
     has none to take its place, and the codes of `DSelectKGate` name experts by their numbers.
 
     Example:
-        >>> from mmoe.mixture import MultiGateMixture, TopKGate, mlp_experts
+        >>> from mmoe.mixture import MLPExperts, MultiGateMixture, TopKGate
         >>> gate = TopKGate(4, num_gates=1, num_experts=3, k=2)
-        >>> layer = MultiGateMixture(4, 1, experts=mlp_experts(3, 4, [8]), gate=gate)
+        >>> layer = MultiGateMixture(4, 1, experts=MLPExperts(3, 4, [8]), gate=gate)
         >>> can_refill(layer, 0)
         True
     """

@@ -54,8 +54,8 @@ class MoE(nn.Module):
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture import MoE, mlp_experts
-        >>> moe = MoE(16, mlp_experts(8, 16, [64, 16]), k=2)
+        >>> from mmoe.mixture import MLPExperts, MoE
+        >>> moe = MoE(16, MLPExperts(8, 16, [64, 16]), k=2)
         >>> tokens = torch.zeros(4, 10, 16)
         >>> moe(tokens).shape
         torch.Size([4, 10, 16])

@@ -237,8 +237,8 @@ def load_experts(
             layer is then unchanged.
 
     Example:
-        >>> from mmoe.mixture import MoE, load_experts, mlp_experts
-        >>> small, large = MoE(4, mlp_experts(2, 4, [3])), MoE(4, mlp_experts(3, 4, [3]))
+        >>> from mmoe.mixture import MLPExperts, MoE, load_experts
+        >>> small, large = MoE(4, MLPExperts(2, 4, [3])), MoE(4, MLPExperts(3, 4, [3]))
         >>> print(load_experts(large, small.state_dict()))
         2 experts before, 3 now; kept: 0, 1; new: 2 (initialised); dropped: none
 

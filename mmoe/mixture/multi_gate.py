@@ -160,8 +160,8 @@ class MultiGateMixture(nn.Module):
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture import MultiGateMixture, mlp_experts
-        >>> layer = MultiGateMixture(16, num_gates=2, experts=mlp_experts(8, 16, [32, 8]))
+        >>> from mmoe.mixture import MLPExperts, MultiGateMixture
+        >>> layer = MultiGateMixture(16, num_gates=2, experts=MLPExperts(8, 16, [32, 8]))
         >>> layer(torch.zeros(4, 16)).out_BGO.shape
         torch.Size([4, 2, 8])
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -16,6 +17,27 @@ from mmoe.models.inputs import replaced_names
 from mmoe.models.sequences import sequence_columns
 
 
+class Embedding(NamedTuple):
+    """Columns of one embedding: a feature's, or the vector that a sequence becomes.
+
+    Attributes:
+        start: First column.
+        width: Number of columns.
+        feature: What is looked up, by name; of a sequence's vector its name.
+        table: Where it is looked up; empty of a sequence's vector.
+    """
+
+    start: int
+    width: int
+    feature: str
+    table: str = ""
+
+    @property
+    def name(self) -> str:
+        """`feature@table`: a feature that looks up another table now gives other numbers."""
+        return f"{self.feature}@{self.table}" if self.table else self.feature
+
+
 @dataclass(frozen=True)
 class Columns:
     """Layout of a row of inputs: numbers first, then embeddings.
@@ -24,12 +46,11 @@ class Columns:
 
     Attributes:
         numbers: Names of the columns of numbers, as `InputLayers` returns them.
-        embeddings: Start, width and name of each embedding, `feature@table`; then of the vectors
-            that sequences become.
+        embeddings: Of features, then the vectors that sequences become.
     """
 
     numbers: list[str]
-    embeddings: list[tuple[int, int, str]]
+    embeddings: list[Embedding]
 
     @classmethod
     def of(cls, encoder: FeatureEncoder, bias: BiasConfig | None = None) -> "Columns":
@@ -38,27 +59,24 @@ class Columns:
         names = replaced_names(encoder.dense_names, encoder.input_layers)
         numbers, biased = [name for name in names if name not in own], own_lookups(bias, encoder)
         dims = {table.name: table.dim for table in encoder.tables}
-        specs = [*encoder.categorical, *encoder.lists]
-        # A feature that looks up another table now gives other numbers
-        named = [
-            (f"{spec.name}@{spec.table}", dims[spec.table])
-            for spec in specs
+        parts = [
+            (dims[spec.table], spec.name, spec.table)
+            for spec in (*encoder.categorical, *encoder.lists)
             if spec.pooling != "none" and spec.name not in biased
         ]
-        named += sequence_columns(encoder)
-        starts = accumulate((width for _, width in named), initial=len(numbers))
-        found = [(start, width, name) for start, (name, width) in zip(starts, named, strict=False)]
+        parts += [(width, name, "") for name, width in sequence_columns(encoder)]
+        starts = accumulate((width for width, *_ in parts), initial=len(numbers))
+        found = [Embedding(start, *part) for start, part in zip(starts, parts, strict=False)]
         return cls(numbers, found)
 
     @property
     def names(self) -> list[str]:
         """Names every column."""
-        embeddings = [f"{name}[{i}]" for _, dim, name in self.embeddings for i in range(dim)]
-        return self.numbers + embeddings
+        return self.numbers + _column_names(self.embeddings)
 
-    def of_width(self, dim: int) -> list[tuple[int, str]]:
-        """Start and name of each embedding of this width."""
-        return [(start, name) for start, own, name in self.embeddings if own == dim]
+    def of_width(self, dim: int) -> list[Embedding]:
+        """Lists the embeddings of this width."""
+        return [embedding for embedding in self.embeddings if embedding.width == dim]
 
     @property
     def number_runs(self) -> dict[str, list[tuple[int, int]]]:
@@ -70,6 +88,10 @@ class Columns:
             runs.setdefault(feature, []).append((start, stop))
             start = stop
         return runs
+
+
+def _column_names(embeddings: Sequence[Embedding]) -> list[str]:
+    return [f"{one.name}[{i}]" for one in embeddings for i in range(one.width)]
 
 
 def _feature(column: str) -> str:
@@ -178,10 +200,10 @@ class BiasColumns:
         return cls(
             dense=[place for place, name in enumerate(whole.numbers) if name in own],
             ids=[
-                start - num_dense + i
-                for start, width, name in whole.embeddings
-                if name.partition("@")[0] in looked_up
-                for i in range(width)
+                embedding.start - num_dense + i
+                for embedding in whole.embeddings
+                if embedding.table and embedding.feature in looked_up
+                for i in range(embedding.width)
             ],
             num_dense=num_dense,
             num_ids=len(whole.names) - num_dense,
@@ -217,9 +239,13 @@ def _names_of_levels(encoder: FeatureEncoder) -> tuple[list[str], list[str]]:
     looked_up: list[list[FeatureSpec]] = []
     for level in (encoder.of_level("request"), encoder.of_level("row")):
         specs = [*level.categorical, *level.lists]
-        pooled = [spec for spec in specs if spec.pooling != "none"]
-        embeddings = [f"{s.name}@{s.table}[{i}]" for s in pooled for i in range(dims[s.table])]
-        parts.append(replaced_names(level.dense_names, level.input_layers) + embeddings)
+        pooled = [
+            Embedding(0, dims[spec.table], spec.name, spec.table)
+            for spec in specs
+            if spec.pooling != "none"
+        ]
+        numbers = replaced_names(level.dense_names, level.input_layers)
+        parts.append(numbers + _column_names(pooled))
         looked_up.append(specs)
     of_request, of_row = parts
     shared = {spec.name for spec in looked_up[0]}

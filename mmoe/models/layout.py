@@ -135,8 +135,8 @@ def fewest_slices(pool: Pool, ranks: int) -> int:
         ranks: W.
 
     Example:
-        >>> from mmoe.mixture import mlp_experts
-        >>> [fewest_slices(mlp_experts(2, 8, [6, 3], output_activation=None), w) for w in (2, 3, 5)]
+        >>> from mmoe.mixture import MLPExperts
+        >>> [fewest_slices(MLPExperts(2, 8, [6, 3], output_activation=None), w) for w in (2, 3, 5)]
         [1, 2, 3]
     """
     if len(pool) >= ranks or not can_be_cut(pool):

@@ -11,7 +11,7 @@ from torch import nn
 from mmoe.config import set_values
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.explain.experts import places_of, predict_without
-from mmoe.mixture import GateOutput, MultiGateMixture, mlp_experts
+from mmoe.mixture import GateOutput, MLPExperts, MultiGateMixture
 from mmoe.mixture.leave_out import mixes_without
 from mmoe.predictor import Predictor, load_predictor
 from mmoe.run.console import SilentReporter
@@ -132,7 +132,7 @@ def test_refilled_is_what_gates_do_that_do_not_see_the_expert(name, loaded):
 def test_a_gate_that_is_sure_of_one_expert_still_shares_out_what_is_left():
     """Its other weights are 0 in fp32, and yet the next expert is the better of the two."""
     torch.manual_seed(0)
-    layer = MultiGateMixture(2, num_gates=1, experts=mlp_experts(3, 2, [4])).eval()
+    layer = MultiGateMixture(2, num_gates=1, experts=MLPExperts(3, 2, [4])).eval()
     with torch.no_grad():
         layer.gate.logits.weights[0].copy_(torch.tensor([[[200.0, 0], [2.0, 0], [0.0, 0]]]))
     x_BD = torch.ones(3, 2)

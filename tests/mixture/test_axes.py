@@ -6,7 +6,7 @@ from torch import nn
 
 from mmoe.config import ModelConfig
 from mmoe.config.gates import GATES
-from mmoe.mixture import ExpertPool, MixedExperts, MultiGateMixture, mlp_experts
+from mmoe.mixture import ExpertPool, MixedExperts, MLPExperts, MultiGateMixture
 from mmoe.mixture.axes import Entry, axes_of
 from mmoe.models import build_network
 
@@ -31,7 +31,7 @@ class Told(Blind):
 
 @pytest.mark.parametrize("gate", [Blind, Told])
 def test_a_gate_of_ones_own(gate):
-    layer = MultiGateMixture(4, 2, mlp_experts(5, 4, [3]), gate=gate())
+    layer = MultiGateMixture(4, 2, MLPExperts(5, 4, [3]), gate=gate())
     axes = axes_of(layer, {"gates": ["a", "b"], "experts": range(5)})
     more = {1: ("experts", (0, 1, 2, 3, 4))} if gate is Told else {}
     assert axes["gate.scores"].dims == {0: ("gates", ("a", "b")), **more}
@@ -41,9 +41,9 @@ def test_a_gate_of_ones_own(gate):
 
 def test_pools_of_several_kinds_and_stages():
     modules = ExpertPool([nn.Linear(4, 3) for _ in range(2)])
-    pool = MixedExperts([mlp_experts(2, 4, [3]), modules])
+    pool = MixedExperts([MLPExperts(2, 4, [3]), modules])
     names = {"experts": ["a", "b", "c", "d", "e"], "inputs": ["x", "y", "z", "u", "v"]}
-    staged = MixedExperts([pool, mlp_experts(1, 5, [3])], columns=[[4, 0, 1, 2], None])
+    staged = MixedExperts([pool, MLPExperts(1, 5, [3])], columns=[[4, 0, 1, 2], None])
     axes = axes_of(staged, names)
     assert axes["pools.1.weights.0"].dims == {
         0: ("experts", ("e",)),

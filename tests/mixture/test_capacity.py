@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmoe.mixture import Capacity, DSelectKGate, ExpertPool, MultiGateMixture, TopKGate, mlp_experts
+from mmoe.mixture import Capacity, DSelectKGate, ExpertPool, MLPExperts, MultiGateMixture, TopKGate
 from mmoe.mixture.capacity import drop_over_capacity
 
 B, D, H, G, E, K = 24, 6, 5, 3, 4, 2
@@ -72,7 +72,7 @@ def test_drops_what_a_slow_loop_drops(rows, factor, priority, seed):
 
 def make_layer(execution="grouped", capacity=None, pool=None, seed=0):
     torch.manual_seed(seed)
-    pool = pool or mlp_experts(E, D, [7, H], activation="gelu")
+    pool = pool or MLPExperts(E, D, [7, H], activation="gelu")
     gate = TopKGate(D, G, E, k=K)
     return MultiGateMixture(D, G, pool, gate=gate, execution=execution, capacity=capacity).double()
 
@@ -154,7 +154,7 @@ def test_sources_of_experts_in_padded_execution():
     for execution in ("dense", "padded"):
         torch.manual_seed(0)
         layer = MultiGateMixture(
-            D, G, mlp_experts(E, D, [H]), gate=TopKGate(D, G, E, k=K), execution=execution,
+            D, G, MLPExperts(E, D, [H]), gate=TopKGate(D, G, E, k=K), execution=execution,
             capacity=Capacity(0.5), **settings,
         ).double()  # fmt: skip
         results.append(gradients(layer, x, lambda x, layer=layer: layer(x).out_BGO))
@@ -176,7 +176,7 @@ def test_evaluation_drops_nothing_whatever_the_batch(execution, priority):
 
 
 def batch_norms():
-    return mlp_experts(E, D, [H], norm="batch")
+    return MLPExperts(E, D, [H], norm="batch")
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_the_limit_of_a_gate_that_returns_more_picks_than_its_k():
     torch.manual_seed(0)
     gate = DSelectKGate(None, 1, 8, k=2)
     torch.nn.init.constant_(gate.codes_GKM, -9.0)  # both selectors at expert 0
-    experts, x = mlp_experts(8, 4, [3]), torch.randn(40, 4)
+    experts, x = MLPExperts(8, 4, [3]), torch.randn(40, 4)
     layer = MultiGateMixture(4, 1, experts, gate=gate, capacity=Capacity(1.0))
     result = layer(x, return_statistics=True)
     assert int(result.dropped) == 40 - 40 * 2 // 8

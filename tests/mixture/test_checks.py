@@ -8,17 +8,17 @@ from mmoe.mixture import (
     Capacity,
     DSelectKGate,
     ExpertPool,
+    MLPExperts,
     MoE,
     MultiGateMixture,
     TopKGate,
-    mlp_experts,
 )
 
 ROWS = torch.randn(3, 4)
 
 
 def make(pool="mlp", input_dim=4):
-    experts = mlp_experts(3, 4, [2]) if pool == "mlp" else [nn.Linear(4, 2) for _ in range(3)]
+    experts = MLPExperts(3, 4, [2]) if pool == "mlp" else [nn.Linear(4, 2) for _ in range(3)]
     return MultiGateMixture(input_dim, 1, experts, gate=TopKGate(4, 1, 3, k=2))
 
 
@@ -84,18 +84,18 @@ def test_modules_may_cast_for_themselves_and_fail_for_themselves():
     ("make", "message"),
     [
         (
-            lambda: MoE(4, mlp_experts(3, 4, [2]), capacity=1.25),
+            lambda: MoE(4, MLPExperts(3, 4, [2]), capacity=1.25),
             r"capacity: expected None or a Capacity, as Capacity\(1.25\), got 1.25",
         ),
-        (lambda: MoE(4, mlp_experts(3, 4, [2]), k=2.0), "k: expected a whole number, got 2.0"),
+        (lambda: MoE(4, MLPExperts(3, 4, [2]), k=2.0), "k: expected a whole number, got 2.0"),
         (lambda: TopKGate(4, 1, 3, k=True), "k: expected a whole number, got True"),
         (lambda: DSelectKGate(4, 1, 3, k=1.0), "k: expected a whole number, got 1.0"),
         (
-            lambda: MultiGateMixture(4, 1, mlp_experts(4, 4, [2]), expert_source=[0, 1, 1.5, 0]),
+            lambda: MultiGateMixture(4, 1, MLPExperts(4, 4, [2]), expert_source=[0, 1, 1.5, 0]),
             r"expert_source: expected 4 source numbers .* got \[0, 1, 1.5, 0\]",
         ),
         (
-            lambda: MultiGateMixture(4, 1, mlp_experts(4, 4, [2]), gate_source=[0.0]),
+            lambda: MultiGateMixture(4, 1, MLPExperts(4, 4, [2]), gate_source=[0.0]),
             r"gate_source: expected 1 source numbers .* got \[0.0\]",
         ),
     ],
@@ -106,5 +106,5 @@ def test_settings(make, message):
 
 
 def test_a_capacity_is_taken_as_it_is():
-    layer = MoE(4, mlp_experts(3, 4, [2]), capacity=Capacity(2.0))
+    layer = MoE(4, MLPExperts(3, 4, [2]), capacity=Capacity(2.0))
     assert layer.mixture.capacity == Capacity(2.0)

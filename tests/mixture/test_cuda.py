@@ -15,6 +15,7 @@ from mmoe.mixture import (
     FixedGate,
     GShardGate,
     MixedExperts,
+    MLPExperts,
     MultiGateMixture,
     NoisyTopKGate,
     Selection,
@@ -23,7 +24,6 @@ from mmoe.mixture import (
     StaticGate,
     SwitchGate,
     TopKGate,
-    mlp_experts,
 )
 
 pytestmark = pytest.mark.gpu
@@ -70,10 +70,10 @@ def modules(number):
 
 
 POOLS = {
-    "mlp": lambda: mlp_experts(E, D, [40, O], activation="gelu"),
+    "mlp": lambda: MLPExperts(E, D, [40, O], activation="gelu"),
     "modules": lambda: modules(E),
     "stacked": lambda: ExpertPool(list(modules(E)), stacked=True),
-    "mixed": lambda: MixedExperts([mlp_experts(4, D, [O]), modules(2)]),
+    "mixed": lambda: MixedExperts([MLPExperts(4, D, [O]), modules(2)]),
 }
 
 
@@ -87,7 +87,7 @@ def mixture(gate: str, execution, experts) -> MultiGateMixture:
 def layer(request) -> MultiGateMixture:
     gate, execution, settings = request.param
     torch.manual_seed(0)
-    return mixture(gate, execution, mlp_experts(E, D, [40, O], **settings))
+    return mixture(gate, execution, MLPExperts(E, D, [40, O], **settings))
 
 
 def rows(seed: int = 1) -> Tensor:

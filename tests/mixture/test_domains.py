@@ -10,6 +10,7 @@ from mmoe.mixture import (
     DSelectKGate,
     FixedGate,
     GShardGate,
+    MLPExperts,
     MultiGateMixture,
     NoisyTopKGate,
     Selection,
@@ -18,7 +19,6 @@ from mmoe.mixture import (
     StaticGate,
     SwitchGate,
     TopKGate,
-    mlp_experts,
 )
 from mmoe.mixture.gates.contract import decide
 from mmoe.mixture.inputs import Inputs
@@ -186,7 +186,7 @@ def test_gates_without_domains_refuse_them_and_the_other_way(kind):
 def test_gates_that_rows_do_not_ask_weigh_nothing_and_change_nothing(kind, execution):
     gate = kind()
     layer = MultiGateMixture(
-        D, G, experts=mlp_experts(E, D, [5]), gate=gate, execution=execution
+        D, G, experts=MLPExperts(E, D, [5]), gate=gate, execution=execution
     ).eval()
     x_BD, asked_BG = torch.randn(30, D), torch.rand(30, G) < 0.6
     output = layer(Inputs(x_BR=x_BD, asked_BG=asked_BG), return_gates=True)
@@ -228,7 +228,7 @@ def test_losses_are_those_of_the_rows_that_ask(kind):
 @pytest.mark.parametrize("name", ["top_k", "joint cosine", "dselect_k per task", "static top_k"])
 def test_it_compiles_to_one_graph(name):
     gate, _ = with_domains(GATES[name]().eval())
-    layer = MultiGateMixture(D, G, experts=mlp_experts(E, D, [5]), gate=gate, execution="grouped")
+    layer = MultiGateMixture(D, G, experts=MLPExperts(E, D, [5]), gate=gate, execution="grouped")
     layer.eval()
     x_BD, codes_B = torch.randn(30, D), torch.randint(M + 1, (30,)).int()
     asked_BG = torch.rand(30, G) < 0.6

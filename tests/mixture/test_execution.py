@@ -6,11 +6,11 @@ import torch
 from mmoe.mixture import (
     Capacity,
     ExpertPool,
+    MLPExperts,
     MultiGateMixture,
     TopKGate,
     Work,
     choose_execution,
-    mlp_experts,
 )
 from mmoe.mixture.execution import NOMINAL_ROWS, expected_share
 
@@ -62,7 +62,7 @@ def chosen(layer, x, monkeypatch):
 def make_layer(gates, experts, k=None, pool=None, **settings):
     torch.manual_seed(0)
     gate = None if k is None else TopKGate(64, gates, experts, k=k)
-    pool = pool or mlp_experts(experts, 64, [256, 128])
+    pool = pool or MLPExperts(experts, 64, [256, 128])
     return MultiGateMixture(64, gates, pool, gate=gate, **settings)
 
 
@@ -97,7 +97,7 @@ def test_training_counts_the_pairs_and_evaluation_must_not(monkeypatch):
 
 
 def test_batch_norm_gets_only_rows_that_were_picked(monkeypatch):
-    pool = mlp_experts(4, 64, [8], activation="silu", norm="batch")
+    pool = MLPExperts(4, 64, [8], activation="silu", norm="batch")
     layer = make_layer(4, 4, k=3, pool=pool)
     x = torch.randn(32, 64)
     assert chosen(layer, x, monkeypatch) == "grouped"

@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from mmoe.mixture import Capacity, FixedGate, GateOutput, MoE, SoftmaxGate, TopKGate, mlp_experts
+from mmoe.mixture import Capacity, FixedGate, GateOutput, MLPExperts, MoE, SoftmaxGate, TopKGate
 
 D, E = 6, 4
 
 
 def make(**settings):
     torch.manual_seed(0)
-    return MoE(D, mlp_experts(E, D, [7, 5]), **settings)
+    return MoE(D, MLPExperts(E, D, [7, 5]), **settings)
 
 
 @pytest.mark.parametrize("shape", [(D,), (9, D), (3, 4, D), (2, 3, 4, D), (0, D), (3, 0, D)])

@@ -10,6 +10,7 @@ from mmoe.mixture import (
     CosineGate,
     DSelectKGate,
     FixedGate,
+    MLPExperts,
     MoE,
     MultiGateMixture,
     NoisyTopKGate,
@@ -19,7 +20,6 @@ from mmoe.mixture import (
     StaticGate,
     TopKGate,
     load_experts,
-    mlp_experts,
 )
 
 D, G, H = 5, 2, 3
@@ -28,7 +28,7 @@ D, G, H = 5, 2, 3
 def make(experts, pool="mlp", seed=0, kind="softmax", dim=D):
     torch.manual_seed(seed)
     if pool == "mlp":
-        body = mlp_experts(experts, dim, [4, H], norm="layer")
+        body = MLPExperts(experts, dim, [4, H], norm="layer")
     else:
         body = [
             nn.Sequential(nn.Linear(dim, 4), nn.ReLU(), nn.Linear(4, H)) for _ in range(experts)
@@ -96,7 +96,7 @@ def test_experts_may_move(pool):
 
 def test_moe_layers_are_loaded_as_well():
     torch.manual_seed(0)
-    old, new = MoE(D, mlp_experts(3, D, [H])), MoE(D, mlp_experts(2, D, [H]))
+    old, new = MoE(D, MLPExperts(3, D, [H])), MoE(D, MLPExperts(2, D, [H]))
     report = load_experts(new, old.state_dict())
     assert report.dropped == (2,)
     assert torch.equal(new.mixture.experts.weights[0], old.mixture.experts.weights[0][:2])
@@ -155,7 +155,7 @@ def test_a_refused_state_changes_nothing():
 def with_gate(make_gate, num_gates, experts, seed=0):
     torch.manual_seed(seed)
     gate = make_gate(num_gates, experts)
-    return MultiGateMixture(D, num_gates, mlp_experts(experts, D, [H]), gate=gate).eval()
+    return MultiGateMixture(D, num_gates, MLPExperts(experts, D, [H]), gate=gate).eval()
 
 
 GATES = {
@@ -243,7 +243,7 @@ class TellingGate(OwnGate):
 
 
 def layer_of(gate_class, experts=3):
-    return MultiGateMixture(D, 2, mlp_experts(experts, D, [H]), gate=gate_class(experts)).eval()
+    return MultiGateMixture(D, 2, MLPExperts(experts, D, [H]), gate=gate_class(experts)).eval()
 
 
 def test_a_gate_of_ones_own_says_where_it_has_its_experts():

@@ -20,7 +20,6 @@ from mmoe.mixture import (
     MultiGateMixture,
     SoftmaxGate,
     TopKGate,
-    mlp_experts,
 )
 
 B, D, H, G, E, K = 9, 6, 5, 3, 4, 2
@@ -30,7 +29,7 @@ EXECUTIONS = ["dense", "grouped", "padded", "auto"]
 
 def make_layer(kind="top_k", execution="grouped", seed=0, experts=None, dropout=0.0, **settings):
     torch.manual_seed(seed)
-    experts = experts or mlp_experts(E, D, [7, H], activation="gelu", dropout=dropout)
+    experts = experts or MLPExperts(E, D, [7, H], activation="gelu", dropout=dropout)
     gate = SoftmaxGate(D, G, E) if kind == "softmax" else TopKGate(D, G, E, k=K)
     if execution == "padded":
         settings.setdefault("capacity", Capacity(0.6, "probability"))
@@ -57,7 +56,7 @@ def run_expert(experts, e, x):
 
 def test_equals_the_formula_of_the_mmoe_paper():
     torch.manual_seed(0)
-    layer = MultiGateMixture(D, G, mlp_experts(E, D, [7, H]))
+    layer = MultiGateMixture(D, G, MLPExperts(E, D, [7, H]))
     x = torch.randn(B, D)
     out = layer(x, return_gates=True)
     for g in range(G):
@@ -205,7 +204,7 @@ def test_compiles_without_a_graph_break(execution, kind, norm):
 
     def make():
         torch.manual_seed(0)
-        experts = mlp_experts(E, D, [7, H], activation="silu", norm=norm)
+        experts = MLPExperts(E, D, [7, H], activation="silu", norm=norm)
         return make_layer(kind, execution, experts=experts, visibility=VISIBILITY)
 
     layer, other, x = make(), make(), torch.randn(B, D)
@@ -307,7 +306,7 @@ PADDED = {"execution": "padded", "capacity": Capacity()}
     ],
 )
 def test_wrong_settings(settings, message):
-    settings = {"num_gates": G, "experts": mlp_experts(E, D, [H]), **settings}
+    settings = {"num_gates": G, "experts": MLPExperts(E, D, [H]), **settings}
     with pytest.raises(ValueError, match=message):
         MultiGateMixture(D, **settings)
 
@@ -347,7 +346,7 @@ NO_GATE = r"gate: expected a module with forward\(inputs, visibility_GE\).*, got
 )
 def test_what_is_no_gate(gate, message):
     with pytest.raises(ValueError, match=message):
-        MultiGateMixture(D, G, mlp_experts(E, D, [H]), gate=gate)
+        MultiGateMixture(D, G, MLPExperts(E, D, [H]), gate=gate)
 
 
 def test_a_list_of_modules_is_a_pool():
@@ -362,7 +361,7 @@ def test_a_list_of_modules_is_a_pool():
 
 
 def test_sources_of_different_heights():
-    layer = MultiGateMixture(D, 1, mlp_experts(2, D, [H]), expert_source=[0, 1])
+    layer = MultiGateMixture(D, 1, MLPExperts(2, D, [H]), expert_source=[0, 1])
     message = r"x: expected shape \[3 \(rows of source 0\), 6\] of source 1, got \[4, 6\]"
     with pytest.raises(ValueError, match=message):
         layer([torch.zeros(3, D), torch.zeros(4, D)])
@@ -423,14 +422,14 @@ OUT_OF_RANGE = r"gate: expected picks from -1 \(unused\) to 3, got"
 )
 def test_gates_that_return_nonsense(gate, message):
     for execution in ("auto", "dense", "grouped"):
-        layer = MultiGateMixture(D, G, mlp_experts(E, D, [H]), gate=gate, execution=execution)
+        layer = MultiGateMixture(D, G, MLPExperts(E, D, [H]), gate=gate, execution=execution)
         with pytest.raises(ValueError, match=message):
             layer(torch.zeros(3, D))
 
 
 def test_losses_and_picks_may_be_left_out():
     weights, x = torch.rand(B, G, E), torch.randn(B, D)
-    layer = MultiGateMixture(D, G, mlp_experts(E, D, [H]), gate=Returns(weights))
+    layer = MultiGateMixture(D, G, MLPExperts(E, D, [H]), gate=Returns(weights))
     expected = layer(x)
     for decision in (GateOutput(weights), GateOutput(weights, None, None)):
         layer.gate.decision = decision
@@ -446,7 +445,7 @@ def told(gate, execution):
     torch.manual_seed(0)
     settings = {"gate": gate, "execution": execution}
     settings["capacity"] = Capacity(10) if execution == "padded" else None
-    return MultiGateMixture(D, G, mlp_experts(E, D, [H]), **settings)
+    return MultiGateMixture(D, G, MLPExperts(E, D, [H]), **settings)
 
 
 @pytest.mark.parametrize("execution", ["dense", "grouped", "padded"])
@@ -488,7 +487,7 @@ def test_weights_that_are_no_numbers(picks, value):
     weights = torch.ones(3, G, E)
     weights[1:, 2, 0] = value
     gate = Returns(weights, experts)
-    layer = MultiGateMixture(D, G, mlp_experts(E, D, [H]), gate=gate)
+    layer = MultiGateMixture(D, G, MLPExperts(E, D, [H]), gate=gate)
     message = "gate: expected finite weights, got NaN or infinity in 2 of 3 rows of gate 2"
     with pytest.raises(ValueError, match=message):
         layer(torch.zeros(3, D))
@@ -506,7 +505,7 @@ def test_gates_that_look_past_their_visibility(picks):
         weights[:, ~torch.tensor(VISIBILITY)] = 0
         weights[2, 2, 0] = 0.5
     layer = MultiGateMixture(
-        D, G, mlp_experts(E, D, [H]), gate=Returns(weights, experts), visibility=VISIBILITY
+        D, G, MLPExperts(E, D, [H]), gate=Returns(weights, experts), visibility=VISIBILITY
     )
     message = "gate: expected no weight of gate 2 on expert 0, which it does not see, got 0.5"
     with pytest.raises(ValueError, match=f"{message} in row {0 if picks else 2}"):

@@ -8,10 +8,10 @@ from mmoe.mixture import (
     MLP,
     Capacity,
     ExpertPool,
+    MLPExperts,
     MultiGateMixture,
     SoftmaxGate,
     TopKGate,
-    mlp_experts,
 )
 from mmoe.mixture.batch_invariant import StableFunctions
 
@@ -23,7 +23,7 @@ def make_layer(kind, execution, pool, capacity=None):
     if pool == "modules":
         experts = [MLP(D, [64, 17]) for _ in range(E)]
     else:
-        experts = mlp_experts(E, D, [64, 17], norm=None if pool == "mlp" else pool)
+        experts = MLPExperts(E, D, [64, 17], norm=None if pool == "mlp" else pool)
     gate = SoftmaxGate(D, G, E) if kind == "softmax" else TopKGate(D, G, E, k=2)
     layer = MultiGateMixture(D, G, experts, gate=gate, execution=execution, capacity=capacity)
     return layer.eval()
@@ -90,7 +90,7 @@ def check_rows_alone(pool, x, order):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_activations_and_norms_over_orders_and_heights(activation, norm, dtype):
     torch.manual_seed(0)
-    pool = mlp_experts(3, 9, [13, 5], activation=activation, norm=norm).to(dtype).eval()
+    pool = MLPExperts(3, 9, [13, 5], activation=activation, norm=norm).to(dtype).eval()
     for buffer in pool.buffers():
         torch.nn.init.uniform_(buffer, 0.5, 2)
     x, order = 3 * torch.randn(211, 9, dtype=dtype), torch.randperm(211)

@@ -10,10 +10,10 @@ from mmoe.mixture import (
     Capacity,
     ExpertPool,
     GateOutput,
+    MLPExperts,
     MultiGateMixture,
     SoftmaxGate,
     TopKGate,
-    mlp_experts,
 )
 
 B, D, G, E, K = 12, 5, 2, 4, 2
@@ -32,7 +32,7 @@ class Chooses(nn.Module):
 
 def make_layer(execution, capacity=None, gate=None, pool=None):
     torch.manual_seed(0)
-    pool = pool or mlp_experts(E, D, [6, 3])
+    pool = pool or MLPExperts(E, D, [6, 3])
     return MultiGateMixture(
         D, G, pool, gate=gate or Chooses(), execution=execution, capacity=capacity
     )
@@ -89,8 +89,8 @@ def test_dead_units_are_those_that_no_row_of_their_expert_woke(execution):
 @pytest.mark.parametrize(
     "pool",
     [
-        mlp_experts(E, D, [3], activation="silu"),
-        mlp_experts(E, D, [3], activation="swiglu"),
+        MLPExperts(E, D, [3], activation="silu"),
+        MLPExperts(E, D, [3], activation="swiglu"),
         ExpertPool([nn.Linear(D, 3) for _ in range(E)]),
     ],
 )

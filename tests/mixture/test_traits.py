@@ -11,9 +11,9 @@ from mmoe.mixture import (
     GateOutput,
     GateTraits,
     LocalDispatcher,
+    MLPExperts,
     MultiGateMixture,
     PoolTraits,
-    mlp_experts,
 )
 from mmoe.mixture.traits import traits_of
 
@@ -48,13 +48,13 @@ def gate_with(**said) -> FirstTwo:
 def test_a_gate_of_ones_own_may_say_how_it_picks(said, expected):
     gate = gate_with(**said)
     assert traits_of(gate, GateTraits) == expected
-    layer = MultiGateMixture(D, G, mlp_experts(E, D, [5]), gate=gate)
+    layer = MultiGateMixture(D, G, MLPExperts(E, D, [5]), gate=gate)
     assert (layer.policy.k, layer.capacity) == (expected.k, expected.capacity)
     assert layer(torch.zeros(3, D)).out_BGO.shape == (3, G, 5)
 
 
 def test_a_k_that_is_no_number_is_something_else_of_the_gates():
-    layer = MultiGateMixture(D, G, mlp_experts(E, D, [5]), gate=gate_with(k=nn.Linear(1, 1)))
+    layer = MultiGateMixture(D, G, MLPExperts(E, D, [5]), gate=gate_with(k=nn.Linear(1, 1)))
     assert layer.policy.k is None
 
 
@@ -76,7 +76,7 @@ def test_a_dispatcher_that_says_nothing_places_what_the_mixture_says():
     layer = MultiGateMixture(
         D,
         G,
-        mlp_experts(E, D, [5]),
+        MLPExperts(E, D, [5]),
         gate=FirstTwo(),
         dispatcher=Plain(),
         visibility=[[True] * E] * G,

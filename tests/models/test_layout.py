@@ -5,7 +5,7 @@ import torch
 
 from mmoe.config import ModelConfig, config_from_dict
 from mmoe.config.parallel import ParallelConfig
-from mmoe.mixture import mlp_experts
+from mmoe.mixture import MLPExperts
 from mmoe.models import layout as layouts
 from mmoe.models import sections
 from mmoe.models.layout import (
@@ -99,10 +99,10 @@ def _sliced(slices):
 
 
 def test_slices_are_as_few_as_give_each_rank_one():
-    experts = mlp_experts(2, 4, [6, 3], output_activation=None)
+    experts = MLPExperts(2, 4, [6, 3], output_activation=None)
     by_ranks = {w: fewest_slices(experts, w) for w in (1, 2, 3, 4, 5, 7, 12, 13)}
     assert by_ranks == {1: 1, 2: 1, 3: 2, 4: 2, 5: 3, 7: 6, 12: 6, 13: 6}
-    whole = mlp_experts(2, 4, [6, 3])  # with an activation at the end
+    whole = MLPExperts(2, 4, [6, 3])  # with an activation at the end
     assert fewest_slices(whole, 4) == 1
     assert _sliced("auto").cut(whole, 4) is whole and Layout().cut(experts, 4) is experts
     assert len(_sliced("auto").cut(experts, 4)) == len(_sliced(2).cut(experts, 1)) == 4

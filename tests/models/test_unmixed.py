@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from mmoe.config import ModelConfig
-from mmoe.mixture import MultiGateMixture, mlp_experts
+from mmoe.mixture import MLPExperts, MultiGateMixture
 from mmoe.mixture.multi_gate import Unmixed
 from mmoe.models import build_network
 from mmoe.models.network import MixtureNetwork
@@ -169,7 +169,7 @@ def test_a_frozen_mixture_lets_towers_learn(monkeypatch):
 @pytest.mark.parametrize("execution", ["dense", "grouped"])
 def test_a_mixture_leaves_mixes_where_it_can(execution):
     torch.manual_seed(0)
-    layer = MultiGateMixture(D, 2, mlp_experts(3, D, [8]), execution=execution)
+    layer = MultiGateMixture(D, 2, MLPExperts(3, D, [8]), execution=execution)
     wanted_BGO = layer(rows()).out_BGO
 
     output = layer(rows(), mix=False)

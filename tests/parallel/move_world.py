@@ -14,7 +14,7 @@ import torch.distributed as dist
 from mmoe.checkpoint.folder import CheckpointFolder
 from mmoe.checkpoint.resume_state import flatten_optimizer
 from mmoe.checkpoint.saver import CheckpointSaver
-from mmoe.mixture import ExpertPool, MultiGateMixture, SoftmaxGate, TopKGate, mlp_experts
+from mmoe.mixture import ExpertPool, MLPExperts, MultiGateMixture, SoftmaxGate, TopKGate
 from mmoe.parallel import (
     AllToAllDispatcher,
     CannotMove,
@@ -294,7 +294,7 @@ def of_unlike_pools(rank, world_size):
     """A mixture of modules on even ranks, and of tensors on the others."""
     placement = ExpertPlacement(tuple((r,) for r in range(world_size)))
     modules = ExpertPool([torch.nn.Linear(4, 3)], numbers=placement.on(rank))
-    pool = mlp_experts(1, 4, [3]) if rank % 2 else modules
+    pool = MLPExperts(1, 4, [3]) if rank % 2 else modules
     return MultiGateMixture(4, 1, pool, dispatcher=AllToAllDispatcher(placement))
 
 

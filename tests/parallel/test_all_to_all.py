@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from mmoe.mixture import ExpertPool, GateOutput, MultiGateMixture, mlp_experts
+from mmoe.mixture import ExpertPool, GateOutput, MLPExperts, MultiGateMixture
 from mmoe.mixture.checks import find_width
 from mmoe.parallel import AllToAllDispatcher, ExpertPlacement, ensure_process_group
 
@@ -101,10 +101,10 @@ def test_other_settings_are_refused(dispatcher):
 
 def test_pools_and_gates_of_other_sizes_are_refused(dispatcher):
     with pytest.raises(ValueError, match=r"experts: expected the 3 experts .* got 2; take"):
-        MultiGateMixture(4, 1, mlp_experts(2, 4, [3]), dispatcher=dispatcher)
+        MultiGateMixture(4, 1, MLPExperts(2, 4, [3]), dispatcher=dispatcher)
     with pytest.raises(ValueError, match=r"visibility: expected 3 columns.* got 2"):
         MultiGateMixture(
-            4, 1, mlp_experts(3, 4, [3]), visibility=[[True] * 2], dispatcher=dispatcher
+            4, 1, MLPExperts(3, 4, [3]), visibility=[[True] * 2], dispatcher=dispatcher
         )
 
 
@@ -171,7 +171,7 @@ def test_trees_do_not_travel(dispatcher):
 
 
 def test_copies_of_a_layer_share_the_dispatcher(dispatcher):
-    layer = MultiGateMixture(4, 2, mlp_experts(3, 4, [3]), dispatcher=dispatcher)
+    layer = MultiGateMixture(4, 2, MLPExperts(3, 4, [3]), dispatcher=dispatcher)
     copied = copy.deepcopy(layer)
     assert copied.dispatcher is dispatcher
     x = torch.randn(5, 4)

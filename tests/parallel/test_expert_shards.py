@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmoe.mixture import ExpertPool, MixedExperts, MultiGateMixture, Pool, mlp_experts
+from mmoe.mixture import ExpertPool, MixedExperts, MLPExperts, MultiGateMixture, Pool
 from mmoe.mixture.axes import axes_of
 from mmoe.parallel import (
     AllToAllDispatcher,
@@ -20,7 +20,7 @@ def _layer():
     """All experts on one rank, which computes them in an order of its own."""
     ensure_process_group()
     placement = ExpertPlacement(((2, 3, 0, 1),))
-    pool = mlp_experts(4, 6, [5, 3], norm="batch")
+    pool = MLPExperts(4, 6, [5, 3], norm="batch")
     return MultiGateMixture(
         6, 2, pool.part(placement.on(0)), dispatcher=AllToAllDispatcher(placement)
     )
@@ -102,7 +102,7 @@ def test_tensors_of_one_expert_are_whole_pieces_under_its_number(modules):
 
 
 def test_a_mixed_pool_has_both_kinds_of_pieces(modules):
-    pool = MixedExperts([mlp_experts(2, 6, [3]), ExpertPool(modules, output_dim=3)])
+    pool = MixedExperts([MLPExperts(2, 6, [3]), ExpertPool(modules, output_dim=3)])
     axes = axes_of(pool, {"experts": range(6)}).values()
     assert {own.owner("experts") for own in axes} == {None, 2, 3, 4, 5}
     layer = _on_one_rank(pool.part([1, 0, 5, 3, 2, 4]), 1, 0, 5, 3, 2, 4)

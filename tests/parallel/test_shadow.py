@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from mmoe.mixture import DispatchPlan, FixedGate, MultiGateMixture, cut_into_slices, mlp_experts
+from mmoe.mixture import DispatchPlan, FixedGate, MLPExperts, MultiGateMixture, cut_into_slices
 from mmoe.parallel import (
     AllToAllDispatcher,
     ExpertPlacement,
@@ -97,7 +97,7 @@ def test_the_bias_that_counts_once_trains_as_one(world):
 def test_an_expert_that_there_is_not_is_refused():
     ensure_process_group()
     dispatcher = AllToAllDispatcher(ExpertPlacement.even(3, 1, slices=2), mode=Mode(shadowed=(3,)))
-    pool = cut_into_slices(mlp_experts(3, 4, [2, 4], output_activation=None), 2)
+    pool = cut_into_slices(MLPExperts(3, 4, [2, 4], output_activation=None), 2)
     layer = MultiGateMixture(4, 1, pool, dispatcher=dispatcher)
     with pytest.raises(ValueError, match="shadowed: expected experts from 0 to 2, got 3"):
         layer(torch.zeros(2, 4))
@@ -114,7 +114,7 @@ def test_a_function_of_ones_own_computes_rows_that_travel():
         expert_source=(0, 0),
         output_dim=3,
     )
-    pool = mlp_experts(2, 3, [3])
+    pool = MLPExperts(2, 3, [3])
     with pytest.warns(UserWarning, match="shadowed: expected .*; their rows travel instead"):
         out_BGO = dispatcher.run(
             [torch.ones(1, 3)], plan, lambda rows, _: torch.cat(pool.dense([rows]))
@@ -126,7 +126,7 @@ def test_trees_are_refused_in_every_mode():
     ensure_process_group()
     dispatcher = AllToAllDispatcher(ExpertPlacement.even(2, 1), mode=Mode(shadowed="all"))
     layer = MultiGateMixture(
-        None, 1, mlp_experts(2, 4, [3]), gate=FixedGate(torch.ones(1, 2)), dispatcher=dispatcher
+        None, 1, MLPExperts(2, 4, [3]), gate=FixedGate(torch.ones(1, 2)), dispatcher=dispatcher
     )
     with pytest.raises(ValueError, match=r"x: expected \[rows, width\] tensors .* got a dict"):
         layer({"x": torch.zeros(2, 4)})
@@ -136,7 +136,7 @@ def test_trees_are_refused_in_every_mode():
 def test_slices_are_saved_in_shards_of_whole_experts(activation):
     """Here as three ranks would hold them, one of them no slice 0."""
     ensure_process_group()
-    whole = mlp_experts(3, 4, [6, 4], activation=activation, output_activation=None)
+    whole = MLPExperts(3, 4, [6, 4], activation=activation, output_activation=None)
     pool = cut_into_slices(whole, 2)
     dispatcher = AllToAllDispatcher(ExpertPlacement.even(3, 1, slices=2))
     joined = {n: torch.full_like(t, math.nan) for n, t in whole.state_dict().items()}

@@ -4,7 +4,7 @@ import pytest
 from torch import nn
 
 from mmoe.config.parallel import ParallelConfig
-from mmoe.mixture import MultiGateMixture, mlp_experts
+from mmoe.mixture import MLPExperts, MultiGateMixture
 from mmoe.parallel import AllToAllDispatcher, ExpertPlacement, Hosts, ensure_process_group
 from mmoe.train import ranks_report as unused
 from mmoe.train.ranks_report import unused_settings
@@ -58,5 +58,5 @@ def test_ranks_that_wait_although_experts_were_to_be_cut(monkeypatch, experts, s
 def test_spread_experts_use_what_is_said_of_them():
     ensure_process_group()
     dispatcher = AllToAllDispatcher(ExpertPlacement.even(2, 1))
-    layer = MultiGateMixture(4, 1, mlp_experts(2, 4, [3]), dispatcher=dispatcher)
+    layer = MultiGateMixture(4, 1, MLPExperts(2, 4, [3]), dispatcher=dispatcher)
     assert unused_settings(ParallelConfig(chunks=2, rebalance="epoch"), layer) == []

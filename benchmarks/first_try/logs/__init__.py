@@ -1,6 +1,6 @@
 """Logs that nobody's rules were made on: invented ones of many kinds, and real ones."""
 
-from benchmarks.first_try.logs import binary, later  # noqa: F401 - in the order of LOGS
+from benchmarks.first_try.logs import binary, later  # noqa: F401 - they register theirs, in the order of LOGS
 from benchmarks.first_try.logs.real import NAMES, Held, held_logs
 from benchmarks.first_try.logs.worlds import (
     EITHER,

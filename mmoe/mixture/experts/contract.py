@@ -215,8 +215,8 @@ class PoolCompute:
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture import mlp_experts
-        >>> compute = PoolCompute(mlp_experts(2, 4, [3]))
+        >>> from mmoe.mixture import MLPExperts
+        >>> compute = PoolCompute(MLPExperts(2, 4, [3]))
         >>> compute(torch.zeros(5, 4), None).shape  # both experts compute all rows
         torch.Size([10, 3])
         >>> compute(torch.zeros(5, 4), torch.tensor([0, 2, 5]).int()).shape

@@ -48,8 +48,8 @@ class Lender:
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture import mlp_experts
-        >>> pool = mlp_experts(4, 8, [3])
+        >>> from mmoe.mixture import MLPExperts
+        >>> pool = MLPExperts(4, 8, [3])
         >>> lender = lender_of(pool)
         >>> compute = lender.compute_by(2, lender.take([3, 0]))
         >>> rows, offsets_E1 = torch.randn(5, 8), torch.tensor([0, 2, 5]).int()

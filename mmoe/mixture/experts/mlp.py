@@ -280,8 +280,8 @@ class MLPExperts(Pool):
 
         Example:
             >>> import torch
-            >>> from mmoe.mixture import mlp_experts
-            >>> pool = mlp_experts(4, 8, [2])
+            >>> from mmoe.mixture import MLPExperts
+            >>> pool = MLPExperts(4, 8, [2])
             >>> part = pool.part([3, 1])
             >>> torch.equal(part.weights[0], pool.weights[0][[3, 1]])
             True
@@ -493,7 +493,3 @@ class MLPExperts(Pool):
         offsets_E1 = rows * torch.arange(len(y) + 1, dtype=torch.int32, device=y[0].device)
         joined = self.norms[layer](torch.cat(list(y)), offsets_E1)
         return list(joined.view(len(y), rows, joined.shape[1]).unbind(0))
-
-
-# The pool's constructor once more, under the name of a function that makes one
-mlp_experts = MLPExperts

@@ -58,8 +58,8 @@ def cut_into_slices(whole: object, slices: int) -> MLPExperts:
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture import cut_into_slices, mlp_experts
-        >>> whole = mlp_experts(2, 8, [6, 3], output_activation=None)
+        >>> from mmoe.mixture import MLPExperts, cut_into_slices
+        >>> whole = MLPExperts(2, 8, [6, 3], output_activation=None)
         >>> pool = cut_into_slices(whole, 3)
         >>> [tuple(weight.shape) for weight in pool.weights]
         [(6, 8, 2), (6, 2, 3)]
@@ -91,8 +91,8 @@ def join_slices(pool: MLPExperts) -> MLPExperts:
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture import cut_into_slices, mlp_experts
-        >>> whole = mlp_experts(2, 8, [6, 3], output_activation=None)
+        >>> from mmoe.mixture import MLPExperts, cut_into_slices
+        >>> whole = MLPExperts(2, 8, [6, 3], output_activation=None)
         >>> joined = join_slices(cut_into_slices(whole, 3))
         >>> all(map(torch.equal, joined.parameters(), whole.parameters()))
         True
@@ -146,8 +146,8 @@ def pieces(pool: MLPExperts, name: str, shape: Sequence[int]) -> Iterator[Piece]
         shape: Of the slices' tensor, `[v, …]`.
 
     Example:
-        >>> from mmoe.mixture import cut_into_slices, mlp_experts
-        >>> part = cut_into_slices(mlp_experts(2, 8, [6, 3], output_activation=None), 2).part([3])
+        >>> from mmoe.mixture import MLPExperts, cut_into_slices
+        >>> part = cut_into_slices(MLPExperts(2, 8, [6, 3], output_activation=None), 2).part([3])
         >>> [piece] = pieces(part, "weights.1", (1, 3, 3))  # units 3 to 5 of expert 1
         >>> piece.offsets, piece.shape
         ((1, 3, 0), (1, 3, 3))

@@ -17,10 +17,12 @@ def fields_of(columns: Columns, dim: int) -> list[str]:
     """Names the fields of attention: embeddings of the common width, then features of numbers.
 
     Example:
-        >>> fields_of(Columns(["age", "t[0]", "t[1]"], [(3, 4, "user@user"), (7, 8, "x@x")]), 4)
+        >>> from mmoe.models.columns import Embedding
+        >>> embeddings = [Embedding(3, 4, "user", "user"), Embedding(7, 8, "x", "x")]
+        >>> fields_of(Columns(["age", "t[0]", "t[1]"], embeddings), 4)
         ['user@user', 'age', 't']
     """
-    return [name for _, name in columns.of_width(dim)] + list(columns.number_runs)
+    return [embedding.name for embedding in columns.of_width(dim)] + list(columns.number_runs)
 
 
 def added_names(config: RunConfig, columns: Columns) -> list[str]:
@@ -66,7 +68,7 @@ def add_masknet(
 ) -> Interaction:
     """Makes a MaskNet beside the inputs; it normalises each embedding alone."""
     embeddings = Columns.of(encoder, config.model.bias).embeddings
-    fields = [(start, dim) for start, dim, _ in embeddings if dim > 1]
+    fields = [(start, dim) for start, dim, *_ in embeddings if dim > 1]
     return Beside(MaskNet(width, None, fields=fields, **config.model.interaction.keywords()))
 
 
@@ -83,7 +85,7 @@ def add_autoint(
             f"those with an embedding of width model.embedding_dim ({dim}), expected two or more; "
             "set interaction: none"
         )
-    starts, runs = [start for start, _ in columns.of_width(dim)], columns.number_runs
+    starts, runs = [start for start, *_ in columns.of_width(dim)], columns.number_runs
     keywords = config.model.interaction.keywords()
     return Beside(AutoInt(dim, starts, list(runs.values()), **keywords))
 
@@ -97,7 +99,7 @@ def _paired(config: RunConfig, encoder: FeatureEncoder) -> Sequence[int]:
     """Returns where embeddings of ids of the common width begin among those the model reads."""
     dim, columns = config.model.embedding_dim, Columns.of(encoder, config.model.bias)
     of_ids = {table.name for table in encoder.tables if table.ids}
-    places = [start for start, name in columns.of_width(dim) if name.partition("@")[2] in of_ids]
+    places = [embedding.start for embedding in columns.of_width(dim) if embedding.table in of_ids]
     if len(places) < 2:  # a config of known kinds of features says so itself
         raise ValueError(
             f"model.interaction is {config.model.interaction.kind}, but {len(places)} feature(s) "

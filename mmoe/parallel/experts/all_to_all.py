@@ -95,14 +95,14 @@ class AllToAllDispatcher:
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture import MultiGateMixture, TopKGate, mlp_experts
+        >>> from mmoe.mixture import MLPExperts, MultiGateMixture, TopKGate
         >>> from mmoe.parallel import AllToAllDispatcher, ExpertPlacement, ensure_process_group
         >>> ensure_process_group()
         >>> placement = ExpertPlacement.even(num_experts=4, num_ranks=1)
         >>> layer = MultiGateMixture(
         ...     8,
         ...     num_gates=2,
-        ...     experts=mlp_experts(4, 8, [3]).part(placement.on(0)),
+        ...     experts=MLPExperts(4, 8, [3]).part(placement.on(0)),
         ...     gate=TopKGate(8, 2, 4, k=2),
         ...     dispatcher=AllToAllDispatcher(placement),
         ... )

@@ -218,7 +218,7 @@ def move_experts(
 
     Example:
         >>> import torch
-        >>> from mmoe.mixture import MultiGateMixture, mlp_experts
+        >>> from mmoe.mixture import MLPExperts, MultiGateMixture
         >>> from mmoe.parallel import (
         ...     AllToAllDispatcher,
         ...     ExpertPlacement,
@@ -227,7 +227,7 @@ def move_experts(
         ... )
         >>> ensure_process_group()
         >>> dispatcher = AllToAllDispatcher(ExpertPlacement(((0, 1),)))
-        >>> layer = MultiGateMixture(8, 2, mlp_experts(2, 8, [3]), dispatcher=dispatcher)
+        >>> layer = MultiGateMixture(8, 2, MLPExperts(2, 8, [3]), dispatcher=dispatcher)
         >>> weight = layer.experts.weights[0]
         >>> first = weight[0].clone()
         >>> move_experts([layer], dispatcher, ExpertPlacement(((1, 0),)))
@@ -330,9 +330,9 @@ def count_loads(network: nn.Module) -> None:
     """Begins to count what the spread experts of a network compute, for `rebalance_experts`.
 
     Example:
-        >>> from mmoe.mixture import MultiGateMixture, mlp_experts
+        >>> from mmoe.mixture import MLPExperts, MultiGateMixture
         >>> from mmoe.parallel import count_loads
-        >>> count_loads(MultiGateMixture(8, 2, mlp_experts(4, 8, [3])))  # nothing is spread
+        >>> count_loads(MultiGateMixture(8, 2, MLPExperts(4, 8, [3])))  # nothing is spread
     """
     for dispatcher, _ in _dispatchers(network).values():
         dispatcher.loads = ExpertLoads(dispatcher.placement.num_experts)
@@ -342,9 +342,9 @@ def stop_counting(network: nn.Module) -> None:
     """Ends what `count_loads` began: `rebalance_experts` then moves nothing.
 
     Example:
-        >>> from mmoe.mixture import MultiGateMixture, mlp_experts
+        >>> from mmoe.mixture import MLPExperts, MultiGateMixture
         >>> from mmoe.parallel import stop_counting
-        >>> stop_counting(MultiGateMixture(8, 2, mlp_experts(4, 8, [3])))  # nothing is spread
+        >>> stop_counting(MultiGateMixture(8, 2, MLPExperts(4, 8, [3])))  # nothing is spread
     """
     for dispatcher, _ in _dispatchers(network).values():
         dispatcher.loads = None
@@ -375,9 +375,9 @@ def rebalance_experts(
         CannotMove: Modules that cannot be pickled; nothing of this mixture was changed.
 
     Example:
-        >>> from mmoe.mixture import MultiGateMixture, mlp_experts
+        >>> from mmoe.mixture import MLPExperts, MultiGateMixture
         >>> from mmoe.parallel import rebalance_experts
-        >>> rebalance_experts(MultiGateMixture(8, 2, mlp_experts(4, 8, [3])))  # nothing is spread
+        >>> rebalance_experts(MultiGateMixture(8, 2, MLPExperts(4, 8, [3])))  # nothing is spread
         {}
 
     Source: He et al., "FasterMoE" (PPoPP 2022), for experts that are placed by their load.

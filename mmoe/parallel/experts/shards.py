@@ -20,9 +20,9 @@ def is_spread(network: nn.Module) -> bool:
     """Returns whether experts lie on several ranks, this one or others.
 
     Example:
-        >>> from mmoe.mixture import MultiGateMixture, mlp_experts
+        >>> from mmoe.mixture import MLPExperts, MultiGateMixture
         >>> from mmoe.parallel import is_spread
-        >>> is_spread(MultiGateMixture(8, 2, mlp_experts(4, 8, [3])))
+        >>> is_spread(MultiGateMixture(8, 2, MLPExperts(4, 8, [3])))
         False
     """
     return any(True for _ in mixtures_of(network))
@@ -32,9 +32,9 @@ def dispatchers_of(network: nn.Module) -> list[AllToAllDispatcher]:
     """Lists what sends rows to experts on several ranks, level by level.
 
     Example:
-        >>> from mmoe.mixture import MultiGateMixture, mlp_experts
+        >>> from mmoe.mixture import MLPExperts, MultiGateMixture
         >>> from mmoe.parallel import dispatchers_of
-        >>> dispatchers_of(MultiGateMixture(8, 2, mlp_experts(4, 8, [3])))
+        >>> dispatchers_of(MultiGateMixture(8, 2, MLPExperts(4, 8, [3])))
         []
     """
     return [dispatcher for _, _, dispatcher in mixtures_of(network)]
@@ -44,9 +44,9 @@ def spread_parameters(network: nn.Module) -> list[nn.Parameter]:
     """Lists the parameters of experts that not every rank holds; the others are on all.
 
     Example:
-        >>> from mmoe.mixture import MultiGateMixture, mlp_experts
+        >>> from mmoe.mixture import MLPExperts, MultiGateMixture
         >>> from mmoe.parallel import spread_parameters
-        >>> spread_parameters(MultiGateMixture(8, 2, mlp_experts(4, 8, [3])))
+        >>> spread_parameters(MultiGateMixture(8, 2, MLPExperts(4, 8, [3])))
         []
     """
     return [
@@ -64,9 +64,9 @@ def parameters_by_replicas(
         rank is the only one that holds them.
 
     Example:
-        >>> from mmoe.mixture import MultiGateMixture, mlp_experts
+        >>> from mmoe.mixture import MLPExperts, MultiGateMixture
         >>> from mmoe.parallel import parameters_by_replicas
-        >>> parameters_by_replicas(MultiGateMixture(8, 2, mlp_experts(4, 8, [3])))
+        >>> parameters_by_replicas(MultiGateMixture(8, 2, MLPExperts(4, 8, [3])))
         []
     """
     found: dict[int, tuple[dist.ProcessGroup | None, list[nn.Parameter]]] = {}
@@ -80,9 +80,9 @@ def replicated_parameters(network: nn.Module) -> list[nn.Parameter]:
     """Lists the parameters that every rank has, in the order of the network's.
 
     Example:
-        >>> from mmoe.mixture import MultiGateMixture, mlp_experts
+        >>> from mmoe.mixture import MLPExperts, MultiGateMixture
         >>> from mmoe.parallel import replicated_parameters
-        >>> len(replicated_parameters(MultiGateMixture(8, 2, mlp_experts(4, 8, [3]))))
+        >>> len(replicated_parameters(MultiGateMixture(8, 2, MLPExperts(4, 8, [3]))))
         3
     """
     spread = {id(weight) for weight in spread_parameters(network)}
@@ -114,7 +114,7 @@ def expert_shards(
         ValueError: A pool that does not say whose its tensors are, or has those of other experts.
 
     Example:
-        >>> from mmoe.mixture import MultiGateMixture, mlp_experts
+        >>> from mmoe.mixture import MLPExperts, MultiGateMixture
         >>> from mmoe.parallel import (
         ...     AllToAllDispatcher,
         ...     ExpertPlacement,
@@ -124,7 +124,7 @@ def expert_shards(
         >>> ensure_process_group()
         >>> placement = ExpertPlacement.even(num_experts=4, num_ranks=1)
         >>> layer = MultiGateMixture(
-        ...     8, 2, mlp_experts(4, 8, [3]), dispatcher=AllToAllDispatcher(placement)
+        ...     8, 2, MLPExperts(4, 8, [3]), dispatcher=AllToAllDispatcher(placement)
         ... )
         >>> described = expert_shards(layer, layer.state_dict())
         >>> [(shard.shape, shard.offsets) for shard in described["experts.weights.0"]]
@@ -153,9 +153,9 @@ def spread_layout(network: nn.Module) -> dict[str, list[Shard]]:
     """Returns how the tensors of spread experts are cut, by their names in `state_dict`.
 
     Example:
-        >>> from mmoe.mixture import MultiGateMixture, mlp_experts
+        >>> from mmoe.mixture import MLPExperts, MultiGateMixture
         >>> from mmoe.parallel import spread_layout
-        >>> spread_layout(MultiGateMixture(8, 2, mlp_experts(4, 8, [3])))
+        >>> spread_layout(MultiGateMixture(8, 2, MLPExperts(4, 8, [3])))
         {}
     """
     described = expert_shards(network, network.state_dict())

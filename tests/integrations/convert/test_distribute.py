@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from mmoe.integrations.convert import convert, distribute
-from mmoe.mixture import MultiGateMixture, Pool, mlp_experts
+from mmoe.mixture import MLPExperts, MultiGateMixture, Pool
 from mmoe.parallel import ensure_process_group
 
 
@@ -52,7 +52,7 @@ class NoPart(Pool):
     ("make", "message"),
     [
         (lambda: nn.Linear(2, 2), r"model: it has no mixture of experts; make some with convert"),
-        (lambda: MultiGateMixture(8, 1, mlp_experts(2, 8, [8])), "got a mixture itself"),
+        (lambda: MultiGateMixture(8, 1, MLPExperts(2, 8, [8])), "got a mixture itself"),
         (lambda: DistributedDataParallel(make_network()), "neither wrapped nor sharded"),
         (
             lambda: distribute(make_network(), init_device_mesh("cpu", (1,))),

@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from mmoe.integrations.convert import convert
-from mmoe.mixture import MoE, TopKGate, mlp_experts
+from mmoe.mixture import MLPExperts, MoE, TopKGate
 from tests.integrations.convert.networks import D, Gated, H, Mlp, encoder
 
 
@@ -134,6 +134,6 @@ def test_errors(make, settings, message):
 
 
 def test_experts_of_a_mixture_are_no_parts():
-    moe = nn.ModuleList([MoE(D, mlp_experts(4, D, [D]))])
+    moe = nn.ModuleList([MoE(D, MLPExperts(4, D, [D]))])
     with pytest.raises(ValueError, match="found no feed-forward part"):
         convert(moe, 4)

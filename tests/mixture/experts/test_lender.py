@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from mmoe.mixture import MLP, ExpertPool, MixedExperts, cut_into_slices, mlp_experts
+from mmoe.mixture import MLP, ExpertPool, MixedExperts, MLPExperts, cut_into_slices
 from mmoe.mixture.experts.lender import lender_of
 
 D = 4
@@ -28,8 +28,8 @@ class Own(nn.Module):
 def pools():
     torch.manual_seed(0)
     return {
-        "mlp": mlp_experts(6, D, [3, D], activation="swiglu", norm="layer"),
-        "sliced": cut_into_slices(mlp_experts(3, D, [6, D], output_activation=None), 2),
+        "mlp": MLPExperts(6, D, [3, D], activation="swiglu", norm="layer"),
+        "sliced": cut_into_slices(MLPExperts(3, D, [6, D], output_activation=None), 2),
         "modules": ExpertPool([Own() for _ in range(6)]),
         "stacked": ExpertPool([Own() for _ in range(6)], stacked=True),
     }
@@ -98,7 +98,7 @@ def test_a_setting_without_words_is_like_no_other():
 
 
 def test_others_do_not_lend():
-    mixed = MixedExperts([mlp_experts(2, D, [D]), mlp_experts(2, D, [D])])
+    mixed = MixedExperts([MLPExperts(2, D, [D]), MLPExperts(2, D, [D])])
     assert lender_of(mixed) is lender_of(ExpertPool([], D)) is lender_of(None) is None
 
 

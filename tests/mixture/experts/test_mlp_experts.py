@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from mmoe import ops
-from mmoe.mixture import MLPExperts, Pool, mlp_experts
+from mmoe.mixture import MLPExperts, Pool
 
 E, D, HIDDEN = 3, 5, [6, 4]
 ACTIVATIONS = ["relu", "gelu", "silu", "swiglu"]
@@ -188,7 +188,7 @@ def test_without_layers_rows_come_back(experts):
 
 
 def test_names_and_shapes_of_the_state():
-    pool = mlp_experts(E, D, HIDDEN, activation="swiglu", norm="batch")
+    pool = MLPExperts(E, D, HIDDEN, activation="swiglu", norm="batch")
     assert isinstance(pool, Pool)
     shapes = {name: tuple(value.shape) for name, value in pool.state_dict().items()}
     assert shapes["weights.0"] == (E, D, 12)

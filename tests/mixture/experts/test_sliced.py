@@ -11,7 +11,6 @@ from mmoe.mixture import (
     TopKGate,
     cut_into_slices,
     join_slices,
-    mlp_experts,
 )
 from mmoe.mixture.experts.sliced import cut_tensor, join_tensor
 
@@ -82,7 +81,7 @@ def test_saved_slices_are_joined_in_another_world():
     saved = cut_into_slices(whole, 4).state_dict()
     assert list(saved) == list(whole.state_dict())
     loaded = cut_into_slices(
-        mlp_experts(E, D, [H, WIDTH], activation="swiglu", output_activation=None), 4
+        MLPExperts(E, D, [H, WIDTH], activation="swiglu", output_activation=None), 4
     )
     loaded.double().load_state_dict(saved)
     assert all(map(torch.equal, join_slices(loaded).parameters(), whole.parameters()))
@@ -129,7 +128,7 @@ def test_a_part_keeps_which_slice_has_the_bias():
 
 
 def test_new_weights_are_drawn_as_those_of_the_whole():
-    pool = cut_into_slices(mlp_experts(2, 64, [512, 64], output_activation=None), 8)
+    pool = cut_into_slices(MLPExperts(2, 64, [512, 64], output_activation=None), 8)
     before = pool.weights[1].std()
     pool.reset_parameters()
     assert abs(pool.weights[1].std() / before - 1) < 0.05
@@ -141,13 +140,13 @@ def test_new_weights_are_drawn_as_those_of_the_whole():
         (ExpertPool([nn.Linear(4, 4)]), 2, "experts: expected whole MLPExperts.* a ExpertPool"),
         (cut_into_slices(make(), 2), 2, "experts: expected whole MLPExperts.* slices"),
         (
-            mlp_experts(2, D, [WIDTH], output_activation=None),
+            MLPExperts(2, D, [WIDTH], output_activation=None),
             2,
             r"hidden: expected two .* got \[4\]",
         ),
-        (mlp_experts(2, D, [H, H, WIDTH]), 2, r"hidden: expected two widths.* got \[8, 8, 4\]"),
+        (MLPExperts(2, D, [H, H, WIDTH]), 2, r"hidden: expected two widths.* got \[8, 8, 4\]"),
         (make(norm="layer"), 2, "norm: expected None .* got 'layer'"),
-        (mlp_experts(2, D, [H, WIDTH]), 2, "output_activation: expected None .* got 'same'"),
+        (MLPExperts(2, D, [H, WIDTH]), 2, "output_activation: expected None .* got 'same'"),
         (make(), 3, "slices: expected a number that divides the 8 hidden units, got 3"),
         (make(), 0, "slices: expected a number that divides the 8 hidden units, got 0"),
     ],

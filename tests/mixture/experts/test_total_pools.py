@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmoe.mixture import ExpertPool, MixedExperts, MLPExperts, Pool, mlp_experts
+from mmoe.mixture import ExpertPool, MixedExperts, MLPExperts, Pool
 from mmoe.mixture.inputs import Inputs, RequestColumns
 from mmoe.ops.row_sums import Owners
 
@@ -34,17 +34,17 @@ def modules(number):
 
 
 POOLS = {
-    "equal": lambda: mlp_experts(2, 4, [5, 3]),
+    "equal": lambda: MLPExperts(2, 4, [5, 3]),
     "derived": lambda: Twice(2, 4, [5, 3]),
     "modules": lambda: modules(2),
     "stacked": lambda: ExpertPool([torch.nn.Linear(4, 3) for _ in range(2)], stacked=True),
     "own": Own,
-    "of kinds": lambda: MixedExperts([mlp_experts(2, 4, [3]), modules(1)]),
-    "of stages": lambda: MixedExperts([mlp_experts(2, 4, [3]), modules(1)], columns=[None] * 2),
+    "of kinds": lambda: MixedExperts([MLPExperts(2, 4, [3]), modules(1)]),
+    "of stages": lambda: MixedExperts([MLPExperts(2, 4, [3]), modules(1)], columns=[None] * 2),
     "of requests": lambda: MixedExperts(
-        [mlp_experts(1, 2, [3]), mlp_experts(2, 4, [3])], requests=COLUMNS
+        [MLPExperts(1, 2, [3]), MLPExperts(2, 4, [3])], requests=COLUMNS
     ),
-    "empty": lambda: mlp_experts(2, 4, [3]).part([]),
+    "empty": lambda: MLPExperts(2, 4, [3]).part([]),
 }
 
 
