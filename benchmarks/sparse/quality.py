@@ -1,0 +1,140 @@
+"""Who loses least at equal time, world by world, and what upcycling gains."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+from benchmarks.racing.harness import Clock, Race, Result, Spread, Target
+from benchmarks.sparse.contest import CONTESTANTS, TEST_ROWS, Log, Reached, sizes_within
+from benchmarks.sparse.worlds import draw_world
+
+_SLOWER = 1.1  # a contestant whose steps took longer than the time, and so much, is out
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What every race gets."""
+
+    clock: Clock
+    seeds: int
+    rows: int  # of a log that is trained on
+    pictures: Path | None  # where curves over time are drawn
+    found: dict[str, Any] = field(default_factory=dict)
+
+
+# Dense against sparse, at equal time
+
+
+def _draw(bench: Bench, world: str, tasks: int, seed: int, rows: int | None = None) -> Log:
+    return Log.of(draw_world(world, seed, (rows or bench.rows) + TEST_ROWS, tasks))
+
+
+def contest(bench: Bench, world: str, tasks: int, seeds: int) -> tuple[list[float], list[Any]]:
+    """How much less the best sparse model loses than the best dense one, for each seed.
+
+    Which ones are the best is found on a log of its own, so that no seed both chooses and judges.
+    """
+    log = _draw(bench, world, tasks, seed=1000)
+    sizes, limit = sizes_within(log, bench.clock.say)
+    reached: dict[str, Reached] = {}
+    for name, contestant in CONTESTANTS.items():
+        reached[name] = log.train(log.config(contestant.model(sizes[name]), 0))
+        shown = reached[name].shown()
+        bench.clock.say(f"  {world}, {tasks} tasks: {name} of {sizes[name]}: {shown}")
+    _draw_curves(bench, f"{world}, {tasks} tasks", reached)
+    details: list[Any] = [
+        {"seed": "chosen on", "model": name, "size": sizes[name], **each.shown()}
+        for name, each in reached.items()
+    ]
+    best = [_best(reached, limit, is_sparse=sparse) for sparse in (False, True)]
+    gains = []
+    for seed in range(seeds):
+        log = _draw(bench, world, tasks, seed)
+        pair = []
+        for name in best:
+            model = CONTESTANTS[name].model(sizes[name])
+            pair.append(log.train(log.config(model, seed)))
+            shown = pair[-1].shown()
+            bench.clock.say(f"  {world}, {tasks} tasks, seed {seed}: {name}: {shown}")
+            details.append({"seed": seed, "model": name, "size": sizes[name], **shown})
+        gains.append(pair[0].regret - pair[1].regret)
+    return gains or [reached[best[0]].regret - reached[best[1]].regret], details
+
+
+def _best(reached: Mapping[str, Reached], limit: float, *, is_sparse: bool) -> str:
+    """The one that lost least within the time."""
+    limit = max(limit, *(reached[name].seconds for name in reached if name == "joint"))
+    mine = [name for name, one in CONTESTANTS.items() if one.is_sparse == is_sparse]
+    within = [name for name in mine if reached[name].seconds <= _SLOWER * limit]
+    return min(within or mine, key=lambda name: reached[name].regret)
+
+
+def _draw_curves(bench: Bench, title: str, reached: Mapping[str, Reached]) -> None:
+    if bench.pictures is None:
+        return
+    bench.pictures.mkdir(parents=True, exist_ok=True)
+    figure, axes = plt.subplots(figsize=(6, 3.6))
+    for name, each in reached.items():
+        points = each.curve[1:]
+        dashed = "-" if CONTESTANTS[name].is_sparse else "--"
+        axes.plot([s for s, _ in points], [loss for _, loss in points], dashed, label=name)
+    axes.set(title=title, xlabel="seconds", ylabel="log-loss before learning, mean of the tasks")
+    axes.legend(frameon=False, fontsize=8)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    name = title.replace(", ", "_").replace(" ", "_")
+    figure.savefig(bench.pictures / f"sparse_{name}.png", dpi=110, bbox_inches="tight")
+    plt.close(figure)
+
+
+def gains_of(key: str, world: str, tasks: int) -> Callable[[Bench], list[Result]]:
+    def run(bench: Bench) -> list[Result]:
+        gains, details = contest(bench, world, tasks, bench.seeds)
+        return with_low(key, gains, details)
+
+    return run
+
+
+def with_low(key: str, gains: Sequence[float], details: Sequence[Any]) -> list[Result]:
+    spread = Spread.of_mean(gains)
+    low = Spread(spread.low, spread.low, spread.low, spread.count)
+    return [
+        Result(
+            key, spread, note="log-loss, best dense less best sparse", details=details, digits=5
+        ),
+        Result(f"{key}_low", low, note="lower end, 95 %", digits=5),
+    ]
+
+
+def smooth(bench: Bench) -> list[Result]:
+    gains, details = contest(bench, "smooth", 4, bench.seeds)
+    regret = Spread.of_mean([-gain for gain in gains])
+    note = "log-loss, best sparse less best dense"
+    return [Result("smooth_regret", regret, note=note, details=details, digits=5)]
+
+
+def few_tasks(bench: Bench) -> list[Result]:
+    """With one seed: what a smaller number of tasks changes."""
+    results = []
+    for tasks in (4, 12):
+        gains, details = contest(bench, "conflict", tasks, 0)
+        spread = Spread.single(gains[0])
+        results.append(Result(f"conflict_gain_{tasks}", spread, details=details, digits=5))
+    return results
+
+
+RACES: tuple[Race[Bench], ...] = (
+    Race({"smooth_regret": Target(0.0005, at_most=True)}, smooth),
+    Race(
+        {"segments_gain": Target(0.002), "segments_gain_low": Target(0.0)},
+        gains_of("segments_gain", "segments", 4),
+    ),
+    Race(
+        {"conflict_gain_32": Target(0.002), "conflict_gain_32_low": Target(0.0)},
+        gains_of("conflict_gain_32", "conflict", 32),
+    ),
+    Race({"conflict_gain_4": None, "conflict_gain_12": None}, few_tasks),
+)
