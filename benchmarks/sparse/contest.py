@@ -165,11 +165,11 @@ class Log:
             log_loss(truth_NT, predicted_NT) - log_loss(truth_NT, truth_NT),
             float(np.mean(losses / -(rates * np.log(rates) + (1 - rates) * np.log(1 - rates)))),
             epoch["seconds"],
-            _curve(run, epoch["seconds"], len(self.world.tasks)),
+            _curve(run, epoch["seconds"]),
         )
 
 
-def _curve(run: Path, seconds: float, tasks: int) -> list[tuple[float, float]]:
+def _curve(run: Path, seconds: float) -> list[tuple[float, float]]:
     """Loss of the last steps, in steps of a twentieth of the time."""
     (file,) = (run / "tensorboard").glob("events.*")
     by_step: dict[int, list[float]] = {}
@@ -179,7 +179,7 @@ def _curve(run: Path, seconds: float, tasks: int) -> list[tuple[float, float]]:
                 by_step.setdefault(event.step, []).append(value.simple_value)
     steps = sorted(by_step)
     means = np.array([np.mean(by_step[step]) for step in steps])
-    pieces = np.array_split(np.arange(len(steps)), min(20, len(steps)))
+    pieces = np.array_split(np.arange(len(steps)), max(min(20, len(steps)), 1))
     last = steps[-1] if steps else 1
     return [
         (round(seconds * steps[piece[-1]] / last, 2), round(float(means[piece].mean()), 5))

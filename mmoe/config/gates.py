@@ -143,6 +143,18 @@ class SelectingGateConfig(_PickingGateConfig):
         description="tasks whose gates decide; others mix what these chose, and picks of their "
         "own; null: all tasks there are, whose names the run then stores",
     )
+    always: int = Field(
+        default=0,
+        ge=0,
+        description="so many experts, the first ones, are mixed for every row, as by a softmax "
+        "gate; k, shared_k and the others are of picks among the rest, which are added to that mix",
+    )
+    routed_start: float = Field(
+        default=1.0,
+        ge=0,
+        description="with always: what the picks' part is multiplied by at first; learnt by each "
+        "gate. 0: training begins as a dense model of the first experts would",
+    )
 
     @property
     def together(self) -> bool:
@@ -156,7 +168,12 @@ class SelectingGateConfig(_PickingGateConfig):
 
     @property
     def picks(self) -> int:
-        """Counts the shared picks too."""
+        """Counts the shared picks too, and experts of every row."""
+        return self.always + self.routed
+
+    @property
+    def routed(self) -> int:
+        """Number of experts that a gate picks beside those of every row."""
         return super().picks if self.select != "joint" else self.shares + self.own_picks
 
     @property
@@ -180,12 +197,15 @@ class SelectingGateConfig(_PickingGateConfig):
         """Name of it in a report, with what gates decide together."""
         said = [f"{self.shares} shared"] if self.select == "joint" else []
         said += [] if self.budget is None else [f"at most {self.budget} a row"]
-        return super().title + (f" ({', '.join(said)})" if said else "")
+        beside = f" beside {self.always} of every row" if self.always else ""
+        picks = (self.called or f"{self.kind} top-{{k}}").format(k=self.routed)
+        return picks + (f" ({', '.join(said)})" if said else "") + beside
 
     def keywords(self) -> dict[str, Any]:
         """Leaves out what `selection` says, which knows the gates by name."""
-        own = super().keywords()
-        return {key: value for key, value in own.items() if key not in ("select", *_TOGETHER)}
+        left_out = ("select", *_TOGETHER, *(() if self.always else ("always", "routed_start")))
+        own = super().keywords() | {"k": self.routed}
+        return {key: value for key, value in own.items() if key not in left_out}
 
     def selection(self) -> dict[str, Any] | None:
         """Returns the keywords of a `Selection`, beside votes; None: gates decide alone."""
@@ -225,9 +245,14 @@ class SelectingGateConfig(_PickingGateConfig):
                 f"gate.shared_k is {self.shares}, but the gates of {kind} see {common} expert(s) "
                 "in common; lower gate.shared_k or add experts"
             )
-        if self.select == "joint" and self.picks > visible:
+        if self.always and self.picks > visible:
             raise ValueError(
-                f"gate.shared_k + gate.private_k is {self.picks}, but a gate of {kind} sees "
+                f"gate.always is {self.always} and {self.routed} more are picked, but a gate of "
+                f"{kind} sees {visible} expert(s); lower gate.always or add experts"
+            )
+        if self.select == "joint" and self.routed > visible:
+            raise ValueError(
+                f"gate.shared_k + gate.private_k is {self.routed}, but a gate of {kind} sees "
                 f"{visible} expert(s); lower one of them or add experts"
             )
 
@@ -245,6 +270,11 @@ class SelectingGateConfig(_PickingGateConfig):
                 f"{shared[0]} goes with select joint, but select is budget, where every pick is of "
                 f"the budget; remove {shared[0]}, or set select: joint"
             )
+        if not self.always and self.routed_start != 1:
+            raise ValueError(
+                f"routed_start is {self.routed_start}, but always is 0, so that nothing stands "
+                "beside the picks; remove it, or set always"
+            )
         if self.select == "budget" and self.budget is None:
             raise ValueError(
                 "budget is missing: select is budget, so say how many experts a row computes at "
@@ -254,14 +284,14 @@ class SelectingGateConfig(_PickingGateConfig):
             self._check_joint()
 
     def _check_joint(self) -> None:
-        if self.k is not None and self.k != self.picks:
+        if self.k is not None and self.k != self.routed:
             raise ValueError(
-                f"k is {self.k}, but shared_k + private_k is {self.picks}; remove k, or let them "
+                f"k is {self.k}, but shared_k + private_k is {self.routed}; remove k, or let them "
                 "add up to it"
             )
         if self.shares < 1 or self.own_picks < 0:
             raise ValueError(
-                f"shared_k + private_k: {self.picks} picks leave {self.shares} shared and "
+                f"shared_k + private_k: {self.routed} picks leave {self.shares} shared and "
                 f"{self.own_picks} private ones; set shared_k from 1 and private_k from 0 on"
             )
         if self.budget is not None and self.budget < self.shares:

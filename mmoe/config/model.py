@@ -422,10 +422,22 @@ class GatedModelConfig(ModelConfig):
         picks, gate = self.gate.picks, self.gate
         if isinstance(gate, SelectingGateConfig):
             gate.check_experts(self.kind, self.visible_experts, self.common_experts)
+            self._check_always(gate)
         if picks is not None and picks > self.visible_experts:
             raise ValueError(
                 f"gate.k is {picks}, but a gate of {self.kind} sees {self.visible_experts} "
                 f"expert(s); lower gate.k or add experts"
+            )
+
+    def _check_always(self, gate: SelectingGateConfig) -> None:
+        if gate.always and not self.has_one_pool:
+            raise ValueError(
+                f"gate.always is {gate.always}, but {self.kind} has no one pool whose first "
+                "experts all tasks see; set kind: mmoe, or remove it (shared_experts are such)"
+            )
+        if gate.always and self.capacity is not None:
+            raise ValueError(
+                f"gate.always is {gate.always}, but no capacity holds all rows; remove one of them"
             )
 
 

@@ -1,7 +1,7 @@
 """Cosine gates: experts by direction."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Unpack
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from mmoe.mixture.axes import Names, Part, without
 from mmoe.mixture.gates.contract import check_domains
 from mmoe.mixture.gates.learned import (
+    SHARE_AXES,
     GateLogits,
     GateOptions,
     LearnedGate,
@@ -91,9 +92,10 @@ class CosineGate(LearnedGate):
         nn.init.normal_(self.directions_GEP, std=0.01)
         nn.init.constant_(self.log_scale_G, -math.log(_START_TEMPERATURE))
 
-    def axes(self) -> dict[str, dict[int, str]]:
+    def axes(self) -> Mapping[str, Mapping[int, str]]:
         """Returns what the dimensions of its own tensors are."""
         return {
+            **SHARE_AXES,
             "directions_GEP": {0: "gates", 1: "experts"},
             "log_scale_G": {0: "gates"},
             "own_directions_GMEP": {0: "gates", 1: "domains", 2: "experts"},

@@ -82,8 +82,9 @@ class JoinedGates(nn.Module):
         said = traits_of(self.gates[0], GateTraits)
         if said.most_pairs is None:
             return said
-        selection = cast(Selection, self.gates[-1].selection)
-        return replace(said, most_pairs=selection.most_pairs(len(self.order_G)))
+        last = cast(Any, self.gates[-1])
+        selection, always = cast(Selection, last.selection), last.options.always
+        return replace(said, most_pairs=selection.most_pairs(len(self.order_G)) + always)
 
     def named_parts(self, names: Names) -> list[Part]:
         """Names the gates, experts and inputs of each module, which are matched by gates' names."""

@@ -2,13 +2,14 @@
 
 import inspect
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any, NamedTuple, TypedDict, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.mixture.dispatcher import ONE_RANK, RankSums
@@ -17,6 +18,7 @@ from mmoe.mixture.gates.contract import GateOutput, check_domains, check_numbers
 from mmoe.mixture.gates.losses import Scope, asked_picks
 from mmoe.mixture.gates.select import Selection, Selector, Votes
 from mmoe.mixture.inputs import Inputs, of_each_domain
+from mmoe.mixture.traits import GateTraits
 from mmoe.ops import Softmax, gate_mm, topk_gate
 from mmoe.ops.gating import visible_softmax
 
@@ -250,7 +252,8 @@ def _product(x_BD: GateInput, weight_ND: Tensor, bias_N: Tensor | None) -> Tenso
 class GateOptions(TypedDict, total=False):
     """Keyword arguments that every learned gate takes.
 
-    All but `hidden` may be changed between training steps, as `gate.options.z_loss = …`.
+    All but `hidden`, `always` and `routed_start` may be changed between training steps, as
+    `gate.options.z_loss = …`.
 
     Attributes:
         hidden: Widths of ReLU layers before the logits; `[]` = linear, as in most papers.
@@ -263,9 +266,14 @@ class GateOptions(TypedDict, total=False):
         balance_scope: `gate`: every gate uses its experts evenly. `all`: all gates together do.
         ranks: Sums over the ranks that share a batch, so that the losses are those of all its rows;
             default: there is one rank. Dropout and noise are drawn by each rank for its own rows.
+        always: A, of gates that pick: the first A experts, which every row computes. What a gate
+            mixes is then `Σ_{e ≤ A} softmax_A(logits)_e y_e + s_g Σ_picked w_e y_e`, whose picks
+            are made among the others, and s_g ≥ 0 is learnt.
+        routed_start: s_g at first. At 0 gates begin as softmax gates of the first A experts do.
 
     Source: Dropout against polarised gates: Zhao et al., "Recommending what video to watch next"
-        (RecSys 2019), with a probability of 0.1 there.
+        (RecSys 2019), with a probability of 0.1 there. Experts of every row: Dai et al.,
+        "DeepSeekMoE" (ACL 2024), equations 9 to 11, where they have no gate and s is 1.
     """
 
     hidden: Sequence[int]
@@ -275,6 +283,8 @@ class GateOptions(TypedDict, total=False):
     balance_loss: float
     balance_scope: Scope
     ranks: RankSums
+    always: int
+    routed_start: float
 
 
 @dataclass(kw_only=True, slots=True)
@@ -288,6 +298,8 @@ class GateSettings:
     balance_loss: float = 0.0
     balance_scope: Scope = "gate"
     ranks: RankSums = field(default=ONE_RANK, repr=False)
+    always: int = 0
+    routed_start: float = 1.0
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < float("inf"):
@@ -295,6 +307,7 @@ class GateSettings:
         check_share("dropout", self.dropout)
         check_coefficient("z_loss", self.z_loss)
         check_coefficient("balance_loss", self.balance_loss)
+        check_coefficient("routed_start", self.routed_start)
         if self.balance_scope not in get_args(Scope):
             raise ValueError(f"balance_scope: expected 'gate' or 'all', got {self.balance_scope!r}")
 
@@ -405,6 +418,11 @@ class Scored(NamedTuple):
     votes: Votes | None
 
 
+# The tensor that gates have with `always` alone, and what its dimension is
+ROUTED_SHARE = "routed_share_G"
+SHARE_AXES: Mapping[str, Mapping[int, str]] = {ROUTED_SHARE: {0: "gates"}}
+
+
 class LearnedGate(nn.Module):
     """Gates that learn how much they want each expert: the k best, or all by their softmax.
 
@@ -427,8 +445,10 @@ class LearnedGate(nn.Module):
     """
 
     takes_rows = True
-    k: int | None
+    k: int | None  # experts that a gate mixes, those of every row among them; None: all
+    picks: int | None  # those that it picks
     logits: GateLogits
+    routed_share_G: nn.Parameter | None
 
     def __init__(
         self,
@@ -451,12 +471,32 @@ class LearnedGate(nn.Module):
             check_k(k, num_experts)
         check_softmax(softmax)
         self.sizes = num_gates, num_experts
-        self.k = k
+        self.k = self.picks = k
         self.softmax: Softmax = softmax
         self.selection = selection
+        self.register_parameter("routed_share_G", None)
         if k is not None and selection is not None:
             self.select = Selector(num_gates, num_experts, k=k, selection=selection)
             self.traits = self.select.traits(num_gates)
+        if self.options.always:
+            self._add_always(k)
+
+    def _add_always(self, k: int | None) -> None:
+        """Takes the first experts for every row."""
+        (num_gates, num_experts), always = self.sizes, self.options.always
+        if k is None or not 1 <= always <= num_experts - k:
+            most = "0, as these gates pick none" if k is None else f"0 to {num_experts - k}"
+            raise ValueError(f"always: expected {most} (experts less picks), got {always}")
+        self.k = k + always
+        traits = self.traits if self.selection is not None else GateTraits(k=k)
+        self.traits = replace(
+            traits,
+            k=self.k,
+            shared_k=traits.shared_k + always,
+            most_pairs=None if traits.most_pairs is None else traits.most_pairs + always,
+        )
+        start_G = torch.full((num_gates,), float(self.options.routed_start))
+        self.routed_share_G = nn.Parameter(start_G)
 
     def forward(
         self,
@@ -469,13 +509,44 @@ class LearnedGate(nn.Module):
         check_sizes(self.sizes, inputs, visibility_GE)
         logits_BGE, asked_BG = self.scores(inputs, rows), None if rows is None else rows.asked_BG
         values_BGE, own_BGE = self.values(logits_BGE, inputs)
+        routed_GE = visibility_GE
+        if self.options.always:
+            routed_GE = self._routed(visibility_GE)
         # Behind `values`: a rule may make a number of −inf, as a sigmoid does, and pick it again
         if self.training and self.options.dropout:
-            values_BGE = self.options.drop(values_BGE, visibility_GE)
-        scored = Scored(logits_BGE, values_BGE, own_BGE, visibility_GE, asked_BG, votes)
+            values_BGE = self.options.drop(values_BGE, routed_GE)
+        scored = Scored(logits_BGE, values_BGE, own_BGE, routed_GE, asked_BG, votes)
         weights, experts = self.pick(scored)
-        return GateOutput(
-            weights, experts, self.losses(scored, weights, experts) if self.training else {}
+        found = self.losses(scored, weights, experts) if self.training else {}
+        if experts is not None and self.options.always:
+            weights, experts = self._with_always(scored, visibility_GE, weights, experts)
+        return GateOutput(weights, experts, found)
+
+    def _routed(self, visibility_GE: Tensor) -> Tensor:
+        """What picks are made among: what is seen, less the experts of every row."""
+        return F.pad(visibility_GE[:, self.options.always :], (self.options.always, 0))
+
+    def _with_always(
+        self, scored: Scored, visibility_GE: Tensor, weights_BGK: Tensor, experts_BGK: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Puts the experts of every row before the picks, and their softmax before the weights."""
+        always, options = self.options.always, self.options
+        seen_GA, logits_BGA = visibility_GE[:, :always], scored.logits_BGE[..., :always]
+        if self.training and options.dropout:
+            logits_BGA = options.drop(logits_BGA, seen_GA)
+        weighed_GA = seen_GA | ~seen_GA.any(1, keepdim=True)  # of what sees none all, and then 0
+        weights_BGA = visible_softmax(logits_BGA, weighed_GA)
+        check_numbers(weights_BGA, logits_BGA, weighed_GA)
+        weights_BGA = weights_BGA.masked_fill(~seen_GA, 0)
+        numbers_A = torch.arange(always, dtype=experts_BGK.dtype, device=experts_BGK.device)
+        experts_BGA = numbers_A.where(seen_GA, -1).expand(weights_BGA.shape)
+        share_G = self.routed_share_G
+        assert share_G is not None, "there are experts of every row"
+        # Not below 0, and with a gradient there, which a clamp alone would stop for good
+        share_G1 = (share_G + (share_G.clamp(min=0) - share_G).detach()).unsqueeze(1)
+        return (
+            torch.cat([weights_BGA, share_G1 * weights_BGK], dim=2),
+            torch.cat([asked_picks(experts_BGA, scored.asked_BG), experts_BGK], dim=2),
         )
 
     def scores(self, inputs: Sequence[Tensor], rows: Inputs | None) -> Tensor:
@@ -499,14 +570,14 @@ class LearnedGate(nn.Module):
     def pick(self, scored: Scored) -> tuple[Tensor, Tensor | None]:
         """Returns weights of all experts and None, or of picks, and these."""
         _, values_BGE, _, visibility_GE, asked_BG, votes = scored
-        if self.k is None:
+        if self.picks is None:
             weights_BGE = visible_softmax(values_BGE, visibility_GE)
             check_numbers(weights_BGE, scored.logits_BGE, visibility_GE)
             return weights_BGE, None
         if self.selection is not None:
             return self.select(values_BGE, visibility_GE, asked_BG, self.softmax, votes)
         weights_BGK, experts_BGK = topk_gate(
-            values_BGE, visibility_GE, self.k, softmax=self.softmax
+            values_BGE, visibility_GE, self.picks, softmax=self.softmax
         )
         return weights_BGK, asked_picks(experts_BGK, asked_BG)
 
@@ -545,14 +616,15 @@ class LearnedGate(nn.Module):
     def wanted(
         self, inputs: Sequence[Tensor], visibility_GE: Tensor, rows: Inputs | None = None
     ) -> Tensor:
-        """Computes how much each gate alone would weigh every expert that it sees.
+        """Computes how much each gate alone would weigh every expert that it may pick.
 
         Args:
             inputs: One `x_BD` for all gates, or one for each.
             visibility_GE: Bool; others weigh 0.
             rows: As for `scores`.
         """
-        return visible_softmax(self.scores(inputs, rows), visibility_GE)
+        seen_GE = self._routed(visibility_GE) if self.options.always else visibility_GE
+        return visible_softmax(self.scores(inputs, rows), seen_GE)
 
     def add_domains(self, num_domains: int) -> None:
         """Gives each domain gates of its own, as `GateLogits.add_domains` does."""

@@ -1,7 +1,7 @@
 """Noisy top-k gates: exploration, and two losses that keep experts busy."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Unpack
 
 import torch
@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmoe.mixture.gates.learned import (
+    SHARE_AXES,
     GateLogits,
     GateOptions,
     LearnedGate,
@@ -83,6 +84,10 @@ class NoisyTopKGate(LearnedGate):
         self.importance_loss = importance_loss
         self.load_loss = load_loss
 
+    def axes(self) -> Mapping[str, Mapping[int, str]]:
+        """Returns what the dimension of its own tensor is."""
+        return SHARE_AXES
+
     def values(self, logits_BGE: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
         """Adds noise in training; its standard deviation is needed again."""
         if not self.training:
@@ -102,7 +107,7 @@ class NoisyTopKGate(LearnedGate):
         losses = super().losses(scored, weights, experts_BGK)
         scale_BGE, seen_GE, ranks = scored.own_BGE, scored.visibility_GE, self.options.ranks
         scope = self.options.balance_scope
-        assert self.k is not None and experts_BGK is not None and scale_BGE is not None
+        assert self.picks is not None and experts_BGK is not None and scale_BGE is not None
         if self.importance_loss:
             # Equations 6 and 7
             weights_BGE = over_experts(weights, experts_BGK, seen_GE.shape[1])
@@ -112,7 +117,7 @@ class NoisyTopKGate(LearnedGate):
         if self.load_loss:
             # Equations 8 to 11
             noisy_BGE = scored.values_BGE.masked_fill(~seen_GE, -torch.inf)
-            chances_BGE = selection_probability(scored.logits_BGE, noisy_BGE, scale_BGE, self.k)
+            chances_BGE = selection_probability(scored.logits_BGE, noisy_BGE, scale_BGE, self.picks)
             (load_GE,) = ranks.of_losses(where_asked(chances_BGE, scored.asked_BG).sum(0))
             losses["load_loss"] = self.load_loss * cv_squared(load_GE, seen_GE, scope)
         return losses

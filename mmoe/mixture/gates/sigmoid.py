@@ -1,6 +1,6 @@
 """Sigmoid gates, kept even by a bias instead of a loss."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Unpack
 
 import torch
@@ -9,7 +9,13 @@ from torch import Tensor, nn
 from mmoe.mixture.axes import Names, Part
 from mmoe.mixture.batch_invariant import stable_sigmoid
 from mmoe.mixture.gates.contract import check_numbers
-from mmoe.mixture.gates.learned import GateOptions, LearnedGate, Scored, check_coefficient
+from mmoe.mixture.gates.learned import (
+    SHARE_AXES,
+    GateOptions,
+    LearnedGate,
+    Scored,
+    check_coefficient,
+)
 from mmoe.mixture.gates.losses import asked_picks, count_picks, count_rows
 from mmoe.mixture.gates.select import Selection
 from mmoe.mixture.inputs import Inputs
@@ -87,9 +93,9 @@ class SigmoidGate(LearnedGate):
         self.register_buffer("load_GE", counts_GE, persistent=False)
         self.register_buffer("seen_GE", counts_GE.bool(), persistent=False)
 
-    def axes(self) -> dict[str, dict[int, str]]:
-        """Returns what the dimensions of its own tensor are."""
-        return {"bias_GE": {0: "gates", 1: "experts"}}
+    def axes(self) -> Mapping[str, Mapping[int, str]]:
+        """Returns what the dimensions of its own tensors are."""
+        return {**SHARE_AXES, "bias_GE": {0: "gates", 1: "experts"}}
 
     def named_parts(self, names: Names) -> list[Part]:
         """Leaves the logits to themselves."""
@@ -104,14 +110,14 @@ class SigmoidGate(LearnedGate):
     def pick(self, scored: Scored) -> tuple[Tensor, Tensor | None]:
         """Picks the k visible experts with the largest score plus bias, best first."""
         logits_BGE, biased_BGE, scores_BGE, visibility_GE, asked_BG, votes = scored
-        assert scores_BGE is not None and self.k is not None
+        assert scores_BGE is not None and self.picks is not None
         if self.selection is not None:
             check_numbers(scores_BGE, logits_BGE, visibility_GE)
             # joint_select never picks a score of 0 or below, which a bias may make of any; −inf
             # stays out
             votes_BGE = biased_BGE.clamp(min=_LEAST_SCORE).masked_fill(biased_BGE == -torch.inf, 0)
             biased_BGE = self.select.among(biased_BGE, votes_BGE, visibility_GE, asked_BG, votes)
-        _, experts = topk_gate(biased_BGE, visibility_GE, self.k)
+        _, experts = topk_gate(biased_BGE, visibility_GE, self.picks)
         experts = asked_picks(experts, asked_BG)
         weights = scores_BGE.gather(-1, experts.clamp(min=0).long()).masked_fill(experts < 0, 0)
         return _over_sum(weights) if self.normalize else weights, experts
@@ -135,7 +141,8 @@ class SigmoidGate(LearnedGate):
         self, inputs: Sequence[Tensor], visibility_GE: Tensor, rows: Inputs | None = None
     ) -> Tensor:
         """Computes how much each gate alone would weigh every expert, of all that it sees."""
-        return _over_sum(stable_sigmoid(self.scores(inputs, rows)) * visibility_GE)
+        seen_GE = self._routed(visibility_GE) if self.options.always else visibility_GE
+        return _over_sum(stable_sigmoid(self.scores(inputs, rows)) * seen_GE)
 
     @torch.no_grad()
     def update_bias(self) -> None:

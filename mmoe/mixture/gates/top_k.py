@@ -1,8 +1,9 @@
 """Sparse gates: the k best experts."""
 
+from collections.abc import Mapping
 from typing import ClassVar, Unpack
 
-from mmoe.mixture.gates.learned import GateOptions, LearnedGate
+from mmoe.mixture.gates.learned import SHARE_AXES, GateOptions, LearnedGate
 from mmoe.mixture.gates.select import Selection
 from mmoe.ops import Softmax
 
@@ -51,3 +52,7 @@ class TopKGate(LearnedGate):
     ) -> None:
         sizes = input_dim, num_gates, num_experts
         super().__init__(*sizes, options, k=k, softmax=softmax, selection=selection)
+
+    def axes(self) -> Mapping[str, Mapping[int, str]]:
+        """Returns what the dimension of its own tensor is."""
+        return SHARE_AXES

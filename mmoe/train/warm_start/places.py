@@ -12,6 +12,7 @@ from mmoe.config import RunConfig
 from mmoe.datasets import FeatureEncoder
 from mmoe.mixture import GateTraits, traits_of
 from mmoe.mixture.axes import Entry, TensorAxes, axes_of, owners_of
+from mmoe.mixture.gates.learned import ROUTED_SHARE
 from mmoe.mixture.moves import NewExperts, TensorSource, check_said, places_of
 from mmoe.models import Level, MixtureNetwork
 from mmoe.models.columns import Columns
@@ -83,13 +84,18 @@ def tensor_sources(
         grown[number] = _is_staged(level) or _is_staged(earlier)
         if not grown[number] and level.expert_names != earlier.expert_names:
             check_said(level.mixture.gate, f"levels.{number}.mixture.gate.", axes)
+    adding = {own.owner("levels") for own in axes.values() if own.path[-1] == ROUTED_SHARE}
     for name, own in axes.items():
         level = own.owner("levels")
         staged = level in grown and (grown[level] or own.of_gate)
         alike = [one for one, _ in together.of(own.path)]
+        of_level = kept.get(level, {})
+        if own.of_gate and level in adding:
+            # Copies that gates want alike would be picked together, and stay alike
+            of_level = {expert: origin for expert, origin in of_level.items() if expert == origin}
         if staged and not regroups:
             old.check_groups(own, alike)
-        sources[name] = old.source(name, own, kept.get(level, {}), alike, staged)
+        sources[name] = old.source(name, own, of_level, alike, staged)
     return sources
 
 
@@ -128,6 +134,8 @@ class _Earlier:
         path = tuple(_renamed(part, origins) for part in own.path)
         there = self.of(path)
         if not there:
+            if path[-1] == ROUTED_SHARE:
+                return TensorSource(None)
             known = own.dim("domains") is None and set(owners_of(path)) <= self._owners
             return TensorSource(name if known else None)
         if len(alike) > 1 or len(there) > 1:

@@ -15,6 +15,7 @@ from mmoe.datasets import FeatureEncoder
 from mmoe.embeddings import EmbeddingBackend, managed_ids, table_of_state
 from mmoe.embeddings.row_updates import LAST_STEP
 from mmoe.mixture.gates.fixed import constants_of
+from mmoe.mixture.gates.learned import ROUTED_SHARE
 from mmoe.mixture.moves import NEW, NewExperts, TensorSource, fits, moved, moved_moments
 from mmoe.parallel import Shard, Sharded, from_all, local_shards
 from mmoe.parallel.sharded_tensors import first_rows, spread_out, taken_from
@@ -72,6 +73,9 @@ def transfer(
     dense.copy(network, continued)
     dense.copy(network, scoring, only=state.frozen.names)  # the average, where there is one
     _start_average(state, scoring, training, dense)
+    if _adds_to_dense(config, earlier.config):
+        for module in (network, *(() if state.average is None else (state.average.module,))):
+            _add_nothing_yet(module, report)
     _say_names(report, now, before, config, earlier, origins[0])
     if state.ranker.wide is not None:
         report.initialised.append("the wide part (fitted to these rows)")
@@ -84,6 +88,24 @@ def transfer(
     # A rank may hold none of some experts
     report.not_carried += sorted({name for names in from_all(left) for name in names})
     return report
+
+
+def _adds_to_dense(config: RunConfig, earlier: RunConfig) -> bool:
+    """Whether picks come beside the experts of a dense run, all of which every row still mixes."""
+    now, before = config.model, earlier.model
+    if not (now.has_one_pool and before.has_one_pool) or before.gate.kind != "softmax":
+        return False
+    return getattr(now.gate, "always", 0) == before.num_experts
+
+
+def _add_nothing_yet(network: nn.Module, report: WarmStartReport) -> None:
+    """Lets gates begin with the dense run's mix, to which picks then learn to add."""
+    shares = [w for name, w in network.state_dict().items() if name.endswith(ROUTED_SHARE)]
+    for share_G in shares:
+        share_G.zero_()
+    said = "what picks add to the mix of the experts of every row (nothing at first)"
+    if shares and said not in report.initialised:
+        report.initialised.append(said)
 
 
 def _earlier_network(earlier: EarlierRun, model: StoredTensors) -> NamedNetwork:

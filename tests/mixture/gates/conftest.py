@@ -30,6 +30,7 @@ VISIBILITY = torch.tensor(
 JOINT = Selection(shared_k=2, private_k=1)
 BUDGET = Selection(private_k=2, budget=4)
 CAPPED = Selection(shared_k=1, private_k=2, budget=4, votes=[1, 1, 0])
+ONE_AND_ONE = Selection(shared_k=1, private_k=1)
 GATES = {
     "softmax": lambda **options: SoftmaxGate(D, G, E, **options),
     "softmax_mlp": lambda **options: SoftmaxGate(D, G, E, hidden=[7], **options),
@@ -41,6 +42,10 @@ GATES = {
     ),
     "budget": lambda **options: NoisyTopKGate(D, G, E, k=2, selection=BUDGET, **options),
     "joint_budget": lambda **options: SigmoidGate(D, G, E, k=3, selection=CAPPED, **options),
+    "always": lambda **options: TopKGate(D, G, E, k=2, always=2, **options),
+    "always_joint": lambda **options: SigmoidGate(
+        D, G, E, k=2, always=1, routed_start=0.5, selection=ONE_AND_ONE, **options
+    ),
     "noisy_top_k": lambda **options: NoisyTopKGate(D, G, E, k=2, **options),
     "switch": lambda **options: SwitchGate(D, G, E, jitter=0.2, **options),
     "gshard": lambda **options: GShardGate(D, G, E, **options),

@@ -11,6 +11,7 @@ RANDOM_IN_TRAINING = ["noisy_top_k", "budget", "switch", "gshard"]
 BLIND = ["static", "static_k", "dselect_k_static", "fixed"]
 READ_THEIR_INPUT = ["softmax", "softmax_mlp", "top_k", "top_k_before", *RANDOM_IN_TRAINING]
 READ_THEIR_INPUT += ["joint", "joint_before", "joint_budget", "cosine", "sigmoid", "dselect_k"]
+READ_THEIR_INPUT += ["always", "always_joint"]
 
 
 def parts(output) -> list[torch.Tensor]:
@@ -162,6 +163,8 @@ def test_fp64_goes_through_in_fp64(gate, rows, visibility):
     assert output.weights.dtype == torch.float64
     exact = output.weights.sum(-1)
     if gate.name not in (
+        "always",
+        "always_joint",
         "top_k_before",
         "joint_before",
         "switch",
@@ -174,7 +177,7 @@ def test_fp64_goes_through_in_fp64(gate, rows, visibility):
 
 def test_inputs_of_their_own(gate, visibility):
     """A gate reads its own input: the gates together decide as each would alone."""
-    if gate.name in ("joint", "joint_before", "budget", "joint_budget"):
+    if gate.name in ("joint", "joint_before", "budget", "joint_budget", "always_joint"):
         pytest.skip("their decision is of all inputs")
     module = gate.make().eval()
     inputs = [torch.randn(20, 13) for _ in visibility]
