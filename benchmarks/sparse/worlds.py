@@ -11,6 +11,7 @@ NUMBERS = 10
 ID_COLUMNS = tuple(f"id{number:02d}" for number in range(len(IDS)))
 NUMBER_COLUMNS = tuple(f"x{number}" for number in range(NUMBERS))
 _ZIPF = 1.05
+_OF_GROUP = 4  # tasks that want about the same
 _HIDDEN = 8  # numbers that each id stands for
 _PIECE = 100_000  # rows whose logits are computed at once
 Logits = Callable[[np.ndarray], np.ndarray]  # of the rows with these numbers, for each task
@@ -97,20 +98,17 @@ def _segments(rng: np.random.Generator, rows: _Rows, tasks: int) -> tuple[Logits
 
 
 def _conflict(rng: np.random.Generator, rows: _Rows, tasks: int) -> tuple[Logits, float]:
-    """Groups of four tasks; to each group other ids say how it weighs the numbers (16 ways)."""
-    groups, of_group = tasks // 4, 4
-    ways = [rows.kinds(rng, group % len(IDS), 16) for group in range(groups)]
-    shared_SXG = _normal(rng, 16, NUMBERS, groups) / NUMBERS**0.5
-    own_SXT = 0.3 * _normal(rng, 16, NUMBERS, tasks) / NUMBERS**0.5
-    weights_SXT = np.repeat(shared_SXG, of_group, axis=2) + own_SXT
+    """Groups of four tasks; each group weighs the numbers of each kind of row in its own way."""
+    groups = max(tasks // _OF_GROUP, 1)
+    kinds = rows.kinds(rng, 1, 20) * 10 + rows.kinds(rng, 3, 10)
+    shared_SXG = _normal(rng, 200, NUMBERS, groups) / NUMBERS**0.5
+    weights_SXT = np.repeat(shared_SXG, _OF_GROUP, axis=2)[..., :tasks]
+    weights_SXT += 0.3 * _normal(rng, 200, NUMBERS, tasks) / NUMBERS**0.5
     effects_NT = 0.5 * rows.effects(rng, tasks)
 
     def logits(piece: np.ndarray) -> np.ndarray:
-        parts = []
-        for group, way in enumerate(ways):
-            mine = weights_SXT[way[piece], :, group * of_group : (group + 1) * of_group]
-            parts.append(np.einsum("nx,nxt->nt", rows.numbers_NX[piece], mine))
-        return np.concatenate(parts, axis=1) + effects_NT[piece]
+        own = np.einsum("nx,nxt->nt", rows.numbers_NX[piece], weights_SXT[kinds[piece]])
+        return own + effects_NT[piece]
 
     return logits, 2.0
 

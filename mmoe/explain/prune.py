@@ -262,6 +262,13 @@ def _pruned_config(
             "frozen ones score as before; prune the run that it began with, and train on that"
         )
     raw = model.model_dump()
+    if always := raw.get("gate", {}).get("always", 0):
+        raw["gate"]["always"] -= sum(one.expert < always for one in gone)
+        if not raw["gate"]["always"]:
+            raise ValueError(
+                "--experts: no expert of every row (model.gate.always) would be left, which all "
+                "rows are mixed of; keep one"
+            )
     if not model.has_one_pool:
         raw["pruned"] += [{"level": one.level + 1, "name": one.name} for one in gone]
     elif model.experts is None:

@@ -25,6 +25,8 @@ MODELS = {
     "average": (["training.ema_decay=0.9", "model.num_experts=4"], 3),
     "sigmoid": (["model.gate={kind: sigmoid, k: 2}", "model.num_experts=4"], 4),
     "cosine": (["model.gate={kind: cosine, k: 1}", "model.num_experts=4"], 1),
+    "of every row": (["model.gate={kind: top_k, k: 1, always: 2}", "model.num_experts=4"], 2),
+    "beside these": (["model.gate={kind: top_k, k: 1, always: 2}", "model.num_experts=4"], 3),
 }
 NO_OTHERS = ["model.num_experts=3", "model.expert={}"]
 

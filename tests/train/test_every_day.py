@@ -19,6 +19,7 @@ from mmoe.datasets.features.encoder import FeatureEncoder, extend_encoder
 from mmoe.datasets.rows.batch_source import BatchSource
 from mmoe.embeddings import managed_ids
 from mmoe.metrics.of_tasks import task_metrics
+from mmoe.mixture.moves import NewExperts
 from mmoe.parallel import ensure_process_group
 from mmoe.predictor import Predictor
 from mmoe.report import write_report
@@ -121,14 +122,14 @@ def _monday(request, config, plain_monday, tmp_path_factory):
     return train_run(config(0, *TORCHREC), path).directory.path, TORCHREC
 
 
-def _begun(config, start: Path):
+def _begun(config, start: Path, new_experts: NewExperts = "fresh"):
     """A state before its first step."""
     earlier = EarlierRun.open(start)
     earlier.check(config)
     prepared = prepare(config, earlier=earlier.encoder)
     ensure_process_group()
     state = training_state(config, prepared)
-    report = transfer(earlier, state, config, prepared.encoder)
+    report = transfer(earlier, state, config, prepared.encoder, new_experts)
     return state, prepared.encoder, report
 
 
@@ -380,3 +381,29 @@ def _same_as_weighted(found: dict[str, Any], tables: list[pa.Table]) -> None:
     )
     for name in ("auc", "gauc", "ne", "calibration", "logloss", "ece"):
         assert found[name] == pytest.approx(expected[name], abs=1e-12), name
+
+
+@pytest.mark.parametrize("new_experts", ["fresh", "copy"])
+def test_a_dense_run_gets_a_pool_beside_its_experts_without_a_jump(
+    new_experts, config, plain_monday, log
+):
+    """Picks add nothing before the first step; gates want the new experts unlike, so copies too."""
+    path = plain_monday
+    dense = EarlierRun.open(path).config.model
+    gate = f"{{kind: top_k, select: joint, shared_k: 1, always: {dense.num_experts}}}"
+    settings = [f"model.gate={gate}", f"model.num_experts={3 * dense.num_experts}"]
+    mine = config(1, *settings)
+    state, encoder, report = _begun(mine, path, new_experts)
+
+    rows = _known_rows(log, path)
+    found = _predictions(mine, state, encoder, rows)
+
+    np.testing.assert_allclose(found, _old_predictions(path, rows), atol=1e-6)
+    assert any("nothing at first" in phrase for phrase in report.initialised)
+    (level,) = state.ranker.network.levels
+    logits_GED = level.mixture.gate.logits.weights[0]
+    assert len(logits_GED[0].unique(dim=0)) == mine.model.num_experts
+    weight = level.mixture.experts.weights[0].detach()
+    first, second, _ = weight.split(dense.num_experts)
+    copied = torch.equal(first, second)
+    assert copied == (new_experts == "copy")

@@ -92,7 +92,9 @@ def tensor_sources(
         of_level = kept.get(level, {})
         if own.of_gate and level in adding:
             # Copies that gates want alike would be picked together, and stay alike
-            of_level = {expert: origin for expert, origin in of_level.items() if expert == origin}
+            of_level = {
+                e: old for e, old in of_level.items() if e == old or of_level.get(old) != old
+            }
         if staged and not regroups:
             old.check_groups(own, alike)
         sources[name] = old.source(name, own, of_level, alike, staged)
