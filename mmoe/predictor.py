@@ -305,6 +305,7 @@ def load_predictor(
     device: DeviceKind = "auto",
     *,
     table_precision: ScoringPrecision | None = None,
+    budget: int | None = None,
     mapped: bool = False,
 ) -> tuple[Predictor, FeatureEncoder, RunConfig]:
     """Loads the best model of a run to score with, from any number of threads.
@@ -320,15 +321,17 @@ def load_predictor(
         device: To score on, whatever the run was trained on; see `resolve_device`.
         table_precision: int8 or fp16: tables in fewer bits, filled block by block from the
             checkpoint, on the CPU whatever the device; None: as they were trained.
+        budget: Experts that one row computes at most, on each level and over all its gates, in the
+            place of the config's `score.budget`, which None stands for.
         mapped: On the CPU of one process: weights are pages of a file in the host's cache, written
             by the first process that asks for it; all processes of the host share the memory.
 
     Raises:
         ValueError: The checkpoint and the config do not fit each other, or cannot be read; there is
-            no such device or precision; a table holds numbers that the precision cannot; or weights
-            that are mapped do not fit into the host's memory.
+            no such device or precision; a table holds numbers that the precision cannot; weights
+            that are mapped do not fit into the host's memory; or the gates do not go with a budget.
     """
-    config = run.config()
+    config = run.config() if budget is None else run.config().scored_within(budget)
     encoder = FeatureEncoder.load(run.vocabulary)
     several = max(launched_ranks(), world_size()) > 1
     # Tables as they were trained need FBGEMM (on a GPU that with CUDA) where ranks share them
@@ -357,4 +360,6 @@ def load_predictor(
         load_weights(ranker, stored, spread_layout(ranker.network) if several else None)
     else:
         map_weights(ranker, weights)
+    if config.score.budget is not None:
+        ranker.network.bound(config.score.budget)
     return Predictor(ranker, config, encoder), encoder, config

@@ -30,6 +30,7 @@ def score_files(
     reporter: Reporter | None = None,
     device: DeviceKind = "auto",
     table_precision: ScoringPrecision | None = None,
+    budget: int | None = None,
     engine: Engine | None = None,
     expect: Sequence[str] | None = None,
     on_summary: SummaryCallback | None = None,
@@ -56,6 +57,7 @@ def score_files(
         reporter: Told of progress.
         device: To score on; auto: a GPU where there is one.
         table_precision: int8 or fp16: tables in fewer bits; None: as they were trained.
+        budget: Experts that one row computes at most; None: `score.budget` of the run's config.
         engine: Whose processes score a folder, such as `RayEngine`; None: this one.
         expect: Conditions of publishing, such as `psi(*) < 0.25`; None: the config's.
         on_summary: Is given the `Summary` of rows and scores when all are there.
@@ -68,7 +70,9 @@ def score_files(
         Rejected: Scores are not as expected; they lie in `_rejected`, `output` is as it was.
     """
     keep = list(dict.fromkeys([*([] if top is None else [top.per]), *keep]))
-    asked = ScoreRequest(str(source), keep, keep_types, tasks, fused, top, device, table_precision)
+    asked = ScoreRequest(
+        str(source), keep, keep_types, tasks, fused, top, device, table_precision, budget
+    )
     to = Output(without_protocol(output), mode, resume, rows_per_file)
     check_room()
     by, guard = asked.provenance(run), Guard.of_run(run, expect, on_summary)

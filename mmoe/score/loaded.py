@@ -19,6 +19,7 @@ def load(
     device: DeviceKind = "auto",
     *,
     table_precision: ScoringPrecision | None = None,
+    budget: int | None = None,
 ) -> "LoadedRun":
     """Returns a trained run's best model, ready to score.
 
@@ -27,9 +28,11 @@ def load(
             (`s3://…`), which is copied once per host.
         device: To score on, whatever the run was trained on; auto: a GPU where there is one.
         table_precision: int8 or fp16: embeddings in fewer bits; None: as they were trained.
+        budget: Experts that one row computes at most; None: `score.budget` of the run's config.
 
     Raises:
-        ValueError: It is no trained run, or cannot be read; there is no such device or precision.
+        ValueError: It is no trained run, or cannot be read; there is no such device or precision;
+            or its gates do not go with the budget.
 
     Example:
         >>> import mmoe
@@ -37,7 +40,8 @@ def load(
         {'pred_click': array([0.31], dtype=float32)}
     """
     folder = run if isinstance(run, RunDirectory) else open_run(run)
-    return LoadedRun(ScoreRequest(device=device, table_precision=table_precision).load(folder))
+    request = ScoreRequest(device=device, table_precision=table_precision, budget=budget)
+    return LoadedRun(request.load(folder))
 
 
 class LoadedRun:

@@ -1,12 +1,13 @@
 """Base of all learned gates: logits, options, and one way from inputs to a decision."""
 
+import copy
 import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from itertools import pairwise
-from typing import Any, NamedTuple, TypedDict, get_args
+from typing import Any, ClassVar, NamedTuple, Self, TypedDict, get_args
 
 import torch
 from torch import Tensor, nn
@@ -427,6 +428,7 @@ class LearnedGate(nn.Module):
     """
 
     takes_rows = True
+    heeds_selection: ClassVar = True  # said by every class that has a `pick` of its own
     k: int | None
     logits: GateLogits
 
@@ -553,6 +555,38 @@ class LearnedGate(nn.Module):
             rows: As for `scores`.
         """
         return visible_softmax(self.scores(inputs, rows), visibility_GE)
+
+    def within(self, budget: int, visibility_GE: Tensor) -> Self:
+        """Returns these gates, weights and all, choosing at most `budget` experts for a row.
+
+        They decide together (`Selection.within`); each mixes its k best of the experts chosen, or
+        all of them where it weighs all experts, by the softmax over these.
+
+        Args:
+            budget: From 1 on.
+            visibility_GE: Bool, which gate sees which expert.
+
+        Raises:
+            ValueError: The budget has no room for every gate, or a kind's own `pick` heeds none.
+        """
+        decides = next(vars(kind) for kind in type(self).__mro__ if "pick" in vars(kind))
+        if not decides.get("heeds_selection"):
+            raise ValueError(
+                f"gates of {type(self).__name__}, whose `pick` heeds no selection; set "
+                "heeds_selection = True where it does"
+            )
+        num_gates, num_experts = self.sizes
+        trained = self.selection or Selection(private_k=self.k or num_experts)
+        selection = trained.within(budget, visibility_GE)
+        if selection is None:
+            return self
+        bounded = copy.copy(self)
+        bounded._modules = dict(self._modules)  # which the copy shares otherwise
+        bounded.k, bounded.selection = selection.k, selection
+        select = Selector(num_gates, num_experts, k=selection.k, selection=selection, bounded=True)
+        bounded.select = select.to(visibility_GE.device).eval()
+        bounded.traits = bounded.select.traits(num_gates)
+        return bounded
 
     def add_domains(self, num_domains: int) -> None:
         """Gives each domain gates of its own, as `GateLogits.add_domains` does."""
