@@ -11,14 +11,13 @@ import numpy as np
 from scipy.special import ndtri
 
 from mmoe.config import RunConfig
-from mmoe.datasets import BatchSource, EncodedData, EncodedLabels
+from mmoe.datasets import BatchSource, EncodedData
 from mmoe.datasets.rows.encoded import join_labels
+from mmoe.explain.measures import row_losses
 from mmoe.metrics import kind_of
-from mmoe.metrics.calibration import row_log_losses
 from mmoe.models import MixtureNetwork, Ranker
 from mmoe.predictor import Predictor
 from mmoe.run import Reporter
-from mmoe.train.measure import rows_that_count
 
 # Below it every expert is worth a look of its own, and grouped execution hardly pays
 _FEWEST_EXPERTS = 4
@@ -60,7 +59,7 @@ def budget_curve(
                 found = list(predictor.predict_chunks(rows, tracker=told))
                 labels = join_labels([chunk.labels for chunk, _ in found if chunk.labels])
                 predictions_NP = np.concatenate([predicted_NP for _, predicted_NP in found])
-                losses.append(_row_losses(config, labels, predictions_NP))
+                losses.append(row_losses(config, labels, predictions_NP))
         with closing(rows.chunks(0, min(len(rows), _ROWS))) as chunks:
             dense, *speeds = _rows_per_second(predictor, next(iter(chunks)), [None, *budgets])
     finally:
@@ -120,24 +119,6 @@ def _possible(network: MixtureNetwork, budgets: Sequence[int]) -> list[int]:
             pass  # of gates that see unlike experts each needs one; own kinds may take no budget
     network.bound(None)
     return found
-
-
-def _row_losses(
-    config: RunConfig, labels: EncodedLabels, predictions_NP: np.ndarray
-) -> np.ndarray:
-    """Each row's part of the mean log-loss of the tasks, float64, which is their sum."""
-    loss_N, tasks = np.zeros(len(labels)), 0
-    for t, task in enumerate(config.tasks):
-        if kind_of(task.kind).loss_metric != "logloss":
-            continue
-        rows = rows_that_count(config, labels, t, predictions_NP)
-        weights = np.ones(len(rows)) if rows.weights is None else rows.weights
-        if not weights.sum() > 0:
-            continue
-        own = weights * row_log_losses(rows.labels, rows.predictions) / weights.sum()
-        loss_N[labels.observed_NT[:, t]] += own
-        tasks += 1
-    return loss_N / max(tasks, 1)
 
 
 def _difference(loss_N: np.ndarray, base_N: np.ndarray) -> dict[str, float]:

@@ -148,8 +148,8 @@ def _explained(
 
 
 def summary_lines(result: Mapping[str, Any], run: str) -> list[str]:
-    """Says in words which experts no task needs, which budget costs nothing, and what to do."""
-    return [*_unneeded_lines(result, run), *budget_line(result.get("budget"), run)]
+    """Says in words which budget costs nothing, which experts no task needs, and what to do."""
+    return [*budget_line(result.get("budget"), run), *_unneeded_lines(result, run)]
 
 
 def _unneeded_lines(result: Mapping[str, Any], run: str) -> list[str]:

@@ -105,11 +105,14 @@ class ExecutionPolicy:
     def with_gate(self, gate: GateTraits) -> "ExecutionPolicy":
         """Returns the policy of the same mixture with gates that pick otherwise."""
         k = gate.k if isinstance(gate.k, int) else None  # a user's gate may have another `k`
-        most, share = gate.most_pairs, None
-        if k is not None:
-            share = expected_share(self.visible, k, gate.shared_k, most)
-        most = None if most is None else min(most, len(self.visible[0]))
-        return replace(self, k=k, most_pairs=most, share=share, scores_as=None)
+        most = gate.most_pairs
+        return replace(
+            self,
+            k=k,
+            most_pairs=None if most is None else min(most, len(self.visible[0])),
+            share=None if k is None else expected_share(self.visible, k, gate.shared_k, most),
+            scores_as=None,
+        )
 
     def counts_pairs(self, experts_BGK: Tensor | None, training: bool) -> bool:
         """Returns whether `choose` wants the number of distinct pairs, free to count here.
@@ -240,6 +243,7 @@ def make_policy(
         known = ", ".join(get_args(Execution))
         raise ValueError(f"execution: expected one of {known}, got {execution!r}")
     k = gate.k if isinstance(gate.k, int) else None  # a user's gate may have another `k`
+    most = gate.most_pairs
     local, traits = dispatcher is None, pool.traits
     for g, row in enumerate(visible):
         if k is not None and k > sum(row):
@@ -270,13 +274,13 @@ def make_policy(
         overlaps=not (dispatcher is None or dispatcher.run is None or traits.uses_batch),
         visible=visible,
         sees_all=all(map(all, visible)),
-        k=None,
-        most_pairs=None,
-        share=None,
+        k=k,
+        most_pairs=None if most is None else min(most, len(visible[0])),
+        share=None if k is None else expected_share(visible, k, gate.shared_k, most),
         # A rank's pool may have no expert
         parameters=sum(p.numel() for p in pool.parameters()) / max(len(pool), 1),
         widths=(input_dim or 0, pool.output_dim or 0),
-    ).with_gate(gate)
+    )
 
 
 def choose_execution(work: Work) -> Literal["dense", "grouped"]:

@@ -254,8 +254,7 @@ def evaluate_run(
         all_negatives: The rows hold all negatives, also where those of training were sampled
             (`negative_sampling_rate`); False: they were sampled like those.
         device: To compute on; auto: a GPU where there is one.
-        table_precision: int8 or fp16: tables in fewer bits, and a word on what that changes; None:
-            as they were trained.
+        table_precision: int8 or fp16: tables in fewer bits, and a word on it; None: as trained.
         budget: Experts that one row computes at most; None: `score.budget` of the run's config.
         changed_data: It is known that the data has changed since training: no word about it.
         as_of: When the labels of `data` were collected, such as 2024-01-31T00:00, for tasks with

@@ -1,15 +1,14 @@
-"""Scoring within a budget of experts: by hand, whatever stands beside a row, and what is refused."""
+"""Scoring within a budget of experts: by hand, independent of batch mates, and what is refused."""
 
 import json
-from dataclasses import replace
+import shutil
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
 
-import mmoe
-from mmoe.cli.app import main
+from mmoe import load
 from mmoe.config import config_from_dict, set_values
 from mmoe.datasets.rows.encoded import EncodedData
 from mmoe.explain import explain_run, summary_lines
@@ -78,7 +77,9 @@ def test_as_many_as_there_are_is_what_was_trained_to_the_bit_and_none_brings_it_
         SoftmaxGate(16, GATES, EXPERTS),
         TopKGate(16, GATES, EXPERTS, k=2),
         TopKGate(16, GATES, EXPERTS, k=3, selection=Selection(shared_k=2, private_k=1)),
-        TopKGate(16, GATES, EXPERTS, k=4, selection=Selection(private_k=4, budget=6, votes=[1, 1, 0])),
+        TopKGate(
+            16, GATES, EXPERTS, k=4, selection=Selection(private_k=4, budget=6, votes=[1, 1, 0])
+        ),
         CosineGate(16, GATES, EXPERTS, k=2),
         SigmoidGate(16, GATES, EXPERTS, k=2),
         SwitchGate(16, GATES, EXPERTS),
@@ -171,12 +172,10 @@ def test_a_run_scores_within_it_by_its_config_or_by_what_is_asked(run, funnel_ta
     np.testing.assert_allclose(every.predict(data), expected, atol=1e-6)
     found = bounded.predict(data)
     assert np.abs(found - expected).max() > 1e-6
-    assert all(
-        level.mixture.policy.most_pairs == 4 for level in bounded.ranker.network.levels
-    )
+    assert all(level.mixture.policy.most_pairs == 4 for level in bounded.ranker.network.levels)
     one = np.concatenate([bounded.predict(rows[at : at + 1]) for at in range(0, 20)])
     np.testing.assert_array_equal(one, found[:20])
-    asked = mmoe.load(run, "cpu", budget=4).predict(rows)
+    asked = load(run, "cpu", budget=4).predict(rows)
     np.testing.assert_array_equal(np.asarray(asked["pred_click"]), found[:, 0])
     # Of the config, which `budget` goes before
     told = RunDirectory.open(run.path)
@@ -189,8 +188,6 @@ def test_a_run_scores_within_it_by_its_config_or_by_what_is_asked(run, funnel_ta
 
 def replace_config(run, folder, budget):
     """A copy of a run, whose config has a budget."""
-    import shutil
-
     copy = folder / "copy"
     shutil.copytree(run.path, copy)
     text = (copy / "config.yaml").read_text()
@@ -199,15 +196,15 @@ def replace_config(run, folder, budget):
     return RunDirectory.open(copy)
 
 
-def test_files_note_it_and_the_command_line_takes_it(run, tmp_path, capsys):
+def test_files_note_it_and_the_command_line_takes_it(run, mmoe, tmp_path):
     log, out = run.path.parent / "log.parquet", tmp_path / "scores"
-    args = ["score", str(run.path), "--input", str(log), "--quiet"]
-    assert main([*args, "--output", str(out), "--budget", "4"]) == 0
+    args = ["score", run.path, "--input", log, "--quiet", "--output", out]
+    assert mmoe(*args, "--budget", 4)[0] == 0
     assert score_files(run, log, tmp_path / "all.parquet", budget=4) == 4000
     by = json.loads((out / "_manifest.json").read_text())["scored_by"]
     assert by["the model"].endswith("--budget 4")
-    assert main([*args, "--output", str(out), "--resume"]) == 2
-    assert "--budget 4" in capsys.readouterr().err
+    code, _, said = mmoe(*args, "--resume")
+    assert code == 2 and "--budget 4" in said
     found = evaluate_run(run, budget=4)["tasks"]["click"]["logloss"]
     assert found != run.metrics()["tasks"]["click"]["logloss"]
 
@@ -215,12 +212,13 @@ def test_files_note_it_and_the_command_line_takes_it(run, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("budget", "words"), [(0, "set 1 or more"), (-3, "set 1 or more"), (9, "has 8 expert")]
 )
-def test_a_budget_beyond_the_experts_is_refused(run, tmp_path, capsys, budget, words):
-    log = run.path.parent / "log.parquet"
-    args = ["score", str(run.path), "--input", str(log), "--output", str(tmp_path / "s.parquet")]
-    assert main([*args, "--quiet", "--budget", str(budget)]) == 2
-    said = capsys.readouterr().err.strip()
-    assert words in said and "score.budget" in said and "\n" not in said
+def test_a_budget_beyond_the_experts_is_refused(run, mmoe, tmp_path, budget, words):
+    args = ["score", run.path, "--input", run.path.parent / "log.parquet", "--quiet"]
+    code, _, said = mmoe(*args, "--output", tmp_path / "s.parquet", "--budget", budget)
+    assert code == 2
+    assert words in said
+    assert "score.budget" in said
+    assert "\n" not in said.strip()
 
 
 @pytest.mark.parametrize(
@@ -242,7 +240,9 @@ def test_a_config_that_cannot_be_scored_so_is_refused_before_it_is_trained(
 def test_gates_that_would_see_none_of_the_kept_experts_are_refused(
     funnel_config, funnel_table, tmp_path
 ):
-    run = _train(funnel_config, ["model={kind: cgc, expert: {hidden: [8]}}"], funnel_table, tmp_path)
+    run = _train(
+        funnel_config, ["model={kind: cgc, expert: {hidden: [8]}}"], funnel_table, tmp_path
+    )
     with pytest.raises(ValueError, match=r"score.budget is 1, but level 1 has 2 gates"):
         load_predictor(run, "cpu", budget=1)
     (tmp_path / "codes").mkdir()
@@ -281,11 +281,11 @@ def test_what_it_proposes_is_one_line(run):
     points = [{"budget": 2, "rows_per_second": 3e4, "log_loss": loss}]
     curve = {"experts": 8, "rows_per_second": 2e4, "points": points, "tolerance": 2e-4}
     told = {"tolerance": 2e-4, "unneeded": [], "experts": []}
-    *_, line = summary_lines({**told, "budget": {**curve, "proposed": 2}}, "runs/mine")
+    line, *_ = summary_lines({**told, "budget": {**curve, "proposed": 2}}, "runs/mine")
     assert line == (
         "2 of 8 experts a row: 1.50 × the rows a second, log-loss +0.00001 (-0.00001 to +0.00003): "
         "mmoe score runs/mine --budget 2, or --set score.budget=2 in training"
     )
-    *_, line = summary_lines({**told, "budget": {**curve, "proposed": None}}, "runs/mine")
+    line, *_ = summary_lines({**told, "budget": {**curve, "proposed": None}}, "runs/mine")
     assert line.startswith("no budget of 2 experts a row")
     assert len(summary_lines(told, "runs/mine")) == 1

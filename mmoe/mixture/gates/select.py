@@ -12,7 +12,6 @@ from mmoe.mixture.traits import GateTraits
 from mmoe.ops import Softmax, joint_select, topk_gate
 from mmoe.ops.gating import Aggregate, check_selection, visible_softmax
 
-
 # Of a bounded gate so sure that its other weights are 0 in fp32: `joint_select` never picks a 0
 _LEAST_SCORE = 1e-30
 
