@@ -305,6 +305,7 @@ def load_predictor(
     device: DeviceKind = "auto",
     *,
     table_precision: ScoringPrecision | None = None,
+    budget: int | None = None,
     mapped: bool = False,
 ) -> tuple[Predictor, FeatureEncoder, RunConfig]:
     """Loads the best model of a run to score with, from any number of threads.
@@ -320,15 +321,15 @@ def load_predictor(
         device: To score on, whatever the run was trained on; see `resolve_device`.
         table_precision: int8 or fp16: tables in fewer bits, filled block by block from the
             checkpoint, on the CPU whatever the device; None: as they were trained.
+        budget: Experts that one row computes at most; None: `score.budget` of the run's config.
         mapped: On the CPU of one process: weights are pages of a file in the host's cache, written
             by the first process that asks for it; all processes of the host share the memory.
 
     Raises:
-        ValueError: The checkpoint and the config do not fit each other, or cannot be read; there is
-            no such device or precision; a table holds numbers that the precision cannot; or weights
-            that are mapped do not fit into the host's memory.
+        ValueError: The checkpoint does not fit the config, or cannot be read; there is no such
+            device, precision or budget; or weights that are mapped do not fit into memory.
     """
-    config = run.config()
+    config = run.config() if budget is None else run.config().scored_within(budget)
     encoder = FeatureEncoder.load(run.vocabulary)
     several = max(launched_ranks(), world_size()) > 1
     # Tables as they were trained need FBGEMM (on a GPU that with CUDA) where ranks share them
@@ -344,9 +345,8 @@ def load_predictor(
     if several:
         bind_to_own_cores(config.parallel.bind_cores)
     stored = CheckpointFolder(run.checkpoint).tensors("best", "model")
-    precision = table_precision
-    if precision is None and not sharded:
-        precision = trained_precisions(stored, encoder.tables)
+    as_trained = table_precision is None and not several
+    precision = trained_precisions(stored, encoder.tables) if as_trained else table_precision
     built = to_score(config.without_weight_files())
     weights = weights_of_host(run, stored, encoder, table_precision) if mapped else None
     check_tables(encoder.tables, stored)
@@ -357,4 +357,6 @@ def load_predictor(
         load_weights(ranker, stored, spread_layout(ranker.network) if several else None)
     else:
         map_weights(ranker, weights)
+    if config.score.budget is not None:
+        ranker.network.bound(config.score.budget)
     return Predictor(ranker, config, encoder), encoder, config

@@ -11,6 +11,7 @@ from mmoe import __version__
 from mmoe.cli.many import backtest, compare, tune
 from mmoe.cli.options import (
     AsOf,
+    Budget,
     Categorical,
     ChangedData,
     Columns,
@@ -224,6 +225,7 @@ def evaluate(
     key: _Key = None,
     device: OnDevice = "auto",
     table_precision: InPrecision = None,
+    budget: Budget = None,
     import_: Imports = None,
     quiet: Quiet = False,
 ) -> None:
@@ -254,6 +256,7 @@ def evaluate(
             all_negatives=all_negatives,
             device=device,
             table_precision=table_precision,
+            budget=budget,
             changed_data=changed_data,
             as_of=as_of,
         )

@@ -71,6 +71,13 @@ InPrecision = Annotated[
     typer.Option(help="Embedding tables in fewer bits, for less memory; default: as trained."),
 ]
 
+Budget = Annotated[
+    int | None,
+    typer.Option(
+        metavar="K", help="Experts that one row computes at most; default: score.budget of the run."
+    ),
+]
+
 
 DataOfConfig = Annotated[
     str | None, typer.Option(help="Rows to read instead of data.path of the config.")

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from mmoe.cli.options import AsOf, Imports, InPrecision, OnDevice, Quiet, RunDir, path_as_of
+from mmoe.cli.options import AsOf, Budget, Imports, InPrecision, OnDevice, Quiet, RunDir, path_as_of
 from mmoe.cli.output import advising_resume, print_table, reporter, resumes
 from mmoe.plugins import import_modules
 
@@ -130,6 +130,7 @@ def score(
     as_of: AsOf = None,
     device: OnDevice = "auto",
     table_precision: InPrecision = None,
+    budget: Budget = None,
     import_: Imports = None,
     quiet: Quiet = False,
 ) -> None:
@@ -161,6 +162,7 @@ def score(
             reporter=reporter(quiet),
             device=device,
             table_precision=table_precision,
+            budget=budget,
             engine=elsewhere,
         )
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field
 
@@ -270,6 +270,37 @@ class RunConfig(Strict):
             gate = model.gate.with_voters(names, most, grows=grows)
             if gate is not model.gate:
                 object.__setattr__(self, "model", model.model_copy(update={"gate": gate}))
+
+    def scored_within(self, budget: int) -> Self:
+        """Returns the same with `score.budget`.
+
+        Raises:
+            ValueError: The model has no gates to bound, or not so many experts.
+        """
+        if budget < 1:
+            raise ValueError(
+                f"score.budget is {budget}, but a row needs an expert; set 1 or more, or remove "
+                "score.budget to compute all of them"
+            )
+        score = self.score.model_copy(update={"budget": budget})
+        config = self.model_copy(update={"score": score})
+        config._ensure_scoring_has_experts_to_choose_from()
+        return config
+
+    def _ensure_scoring_has_experts_to_choose_from(self) -> None:
+        if (budget := self.score.budget) is None:
+            return
+        if not self.model.has_gates:
+            raise ValueError(
+                f"score.budget is {budget}, but model.kind {self.model.kind} has no gates that "
+                "choose among experts; remove score.budget, or set model.kind: mmoe"
+            )
+        there = len(self.model.expert_names([task.name for task in self.tasks]))
+        if budget > there:
+            raise ValueError(
+                f"score.budget is {budget}, but a level has {there} expert(s); set {there} or "
+                "less, or remove score.budget to compute all of them"
+            )
 
     def _ensure_labels_that_mature_have_times(self) -> None:
         delayed = self.delayed_tasks

@@ -194,6 +194,12 @@ class ScoreConfig(Strict):
         description="further columns, by name: expressions over tasks and columns of the input, "
         'such as `value: "click^0.7 * purchase"`',
     )
+    budget: int | None = Field(
+        default=None,
+        ge=1,
+        description="experts that scoring computes for a row at most, on each level and over all "
+        "its gates, however they were trained; `--budget` replaces it; null: as trained",
+    )
     expect: list[str] = Field(
         default_factory=list,
         description="what has to hold before scores are published, such as `unseen(user_id) < "

@@ -9,7 +9,7 @@ import numpy as np
 from mmoe.config import RunConfig
 from mmoe.datasets import EncodedLabels
 from mmoe.metrics import ObservedRows, auc, kind_of, paired_difference
-from mmoe.metrics.calibration import normalised_entropy
+from mmoe.metrics.calibration import normalised_entropy, row_log_losses
 from mmoe.metrics.intervals import row_terms
 from mmoe.metrics.task_kinds import HIGHER_IS_BETTER
 from mmoe.train.measure import rows_that_count
@@ -123,6 +123,30 @@ class TaskJudge:
             value = None if empty else _value(key, self.task.kind, rows)
             found[key] = value, None if empty else row_terms(key, rows)
         return found
+
+
+def row_losses(config: RunConfig, labels: EncodedLabels, predictions_NP: np.ndarray) -> np.ndarray:
+    """Returns each row's part of the mean log-loss of the tasks; the sum is that mean.
+
+    Tasks without a log-loss are left out.
+
+    Args:
+        config: Of the run.
+        labels: Of the rows.
+        predictions_NP: Of the same rows, a column for each of `prediction_columns`.
+    """
+    loss_N, tasks = np.zeros(len(labels)), 0
+    for t, task in enumerate(config.tasks):
+        if kind_of(task.kind).loss_metric != "logloss":
+            continue
+        rows = rows_that_count(config, labels, t, predictions_NP)
+        weights = np.ones(len(rows)) if rows.weights is None else rows.weights
+        if not weights.sum() > 0:
+            continue
+        own = weights * row_log_losses(rows.labels, rows.predictions) / weights.sum()
+        loss_N[labels.observed_NT[:, t]] += own
+        tasks += 1
+    return loss_N / max(tasks, 1)
 
 
 def harm(metric: TaskMetric, change: Mapping[str, Any], base: float | None) -> tuple[float, float]:

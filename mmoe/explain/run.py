@@ -11,6 +11,7 @@ from mmoe.config import DeviceKind, RunConfig
 from mmoe.datasets import BatchSource, FeatureEncoder
 from mmoe.datasets.rows.frames import TableLike, holds_rows
 from mmoe.datasets.values.arrow import check_room
+from mmoe.explain.budget import budget_curve, budget_line
 from mmoe.explain.experts import ExpertStudy, check_explainable
 from mmoe.explain.features import feature_importance
 from mmoe.explain.gradients import gradient_cosines
@@ -114,12 +115,29 @@ def explain_ranker(
     """
     if not len(rows):
         raise ValueError("there are no rows to explain the run on; give some with --data")
+    ranker.network.bound(None)  # whatever scores: what is explained is what was trained
+    try:
+        return _explained(ranker, config, encoder, rows, settings, reporter)
+    finally:
+        ranker.network.bound(config.score.budget)
+
+
+def _explained(
+    ranker: Ranker,
+    config: RunConfig,
+    encoder: FeatureEncoder,
+    rows: BatchSource,
+    settings: ExplainSettings,
+    reporter: Reporter,
+) -> dict[str, Any]:
     experts = ExpertStudy(ranker, config, rows, settings.tolerance, reporter).result()
     if not any(task["rows"] for task in experts["tasks"]):
         raise ValueError(
             "no task has a label on these rows, so nothing can be measured; give labelled rows"
         )
     found = {**experts, "interval": MEANING}
+    if curve := budget_curve(ranker, config, rows, settings.tolerance, reporter):
+        found["budget"] = curve
     if settings.features:
         found["features"] = feature_importance(
             ranker, config, encoder, rows, settings.tolerance, reporter
@@ -130,7 +148,11 @@ def explain_ranker(
 
 
 def summary_lines(result: Mapping[str, Any], run: str) -> list[str]:
-    """Says in words which experts no task needs, and what to do about it."""
+    """Says in words which budget costs nothing, which experts no task needs, and what to do."""
+    return [*budget_line(result.get("budget"), run), *_unneeded_lines(result, run)]
+
+
+def _unneeded_lines(result: Mapping[str, Any], run: str) -> list[str]:
     unneeded = [one for one in result["experts"] if one["number"] in result["unneeded"]]
     within = f"(tolerance {result['tolerance']:g})"
     if not unneeded:

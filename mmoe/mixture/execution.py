@@ -6,7 +6,7 @@ cheaper; `MultiGateMixture.forward` does it. All three give the same numbers.
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -101,6 +101,18 @@ class ExecutionPolicy:
     parameters: float
     widths: tuple[int, int]
     scores_as: "ExecutionPolicy | None" = None
+
+    def with_gate(self, gate: GateTraits) -> "ExecutionPolicy":
+        """Returns the policy of the same mixture with gates that pick otherwise."""
+        k = gate.k if isinstance(gate.k, int) else None  # a user's gate may have another `k`
+        most = gate.most_pairs
+        return replace(
+            self,
+            k=k,
+            most_pairs=None if most is None else min(most, len(self.visible[0])),
+            share=None if k is None else expected_share(self.visible, k, gate.shared_k, most),
+            scores_as=None,
+        )
 
     def counts_pairs(self, experts_BGK: Tensor | None, training: bool) -> bool:
         """Returns whether `choose` wants the number of distinct pairs, free to count here.

@@ -29,10 +29,11 @@ from mmoe.mixture.dispatcher import (
     plan_routes,
     source_places,
 )
-from mmoe.mixture.execution import Execution, make_policy
+from mmoe.mixture.execution import Execution, ExecutionPolicy, make_policy
 from mmoe.mixture.experts.contract import Pool, PoolCompute, Record
 from mmoe.mixture.gates import SoftmaxGate
 from mmoe.mixture.gates.contract import GateOutput, decide, visible_experts, wanted, without_first
+from mmoe.mixture.gates.learned import LearnedGate
 from mmoe.mixture.inputs import Inputs
 from mmoe.mixture.pytrees import (
     Tree,
@@ -211,6 +212,7 @@ class MultiGateMixture(nn.Module):
             gate = SoftmaxGate(input_dim, num_gates, num_experts)
         check_gate(gate)
         self.gate = gate
+        self._trained: tuple[nn.Module, GateTraits, ExecutionPolicy] | None = None  # see `bound`
         # Settings, not state: they come back with the constructor's arguments.
         self.register_buffer("visibility_GE", visibility_GE, persistent=False)
         self.register_buffer("visible_GV", visible_experts(visibility_GE), persistent=False)
@@ -230,6 +232,36 @@ class MultiGateMixture(nn.Module):
             dispatcher=placed,
             limited=self.capacity is not None,
         )
+
+    def bound(self, budget: int | None) -> None:
+        """Bounds how many experts one row computes, over all gates, whatever they were trained to.
+
+        Args:
+            budget: At most so many; None: as the gates were trained.
+
+        Raises:
+            ValueError: The gates do not take a budget, or this one has no room for all of them.
+
+        Example:
+            >>> import torch
+            >>> from mmoe.mixture import MLPExperts, MultiGateMixture
+            >>> layer = MultiGateMixture(16, num_gates=2, experts=MLPExperts(8, 16, [32])).eval()
+            >>> layer.bound(3)
+            >>> layer(torch.ones(1, 16), return_gates=True).gate_weights_BGE.gt(0).any(1).sum()
+            tensor(3)
+        """
+        self._trained = self._trained or (self.gate, self._traits, self.policy)
+        self.gate, self._traits, self.policy = self._trained
+        if budget is None or budget >= self.num_experts:
+            return
+        if not isinstance(self.gate, LearnedGate):
+            raise ValueError(
+                f"gates of {type(self.gate).__name__}, which take no budget; use a gate such as "
+                "softmax or top_k"
+            )
+        self.gate = self.gate.within(budget, self.visibility_GE)
+        self._traits = traits_of(self.gate, GateTraits)
+        self.policy = self.policy.with_gate(self._traits)
 
     @property
     def execution(self) -> Execution:

@@ -280,6 +280,24 @@ class MixtureNetwork(nn.Module):
             found.append(Part(f"levels.{j}", (Entry("levels", j),), read))
         return found
 
+    def bound(self, budget: int | None) -> None:
+        """Bounds how many experts of each level one row computes (`MultiGateMixture.bound`).
+
+        Args:
+            budget: At most so many; None: as the gates were trained.
+
+        Raises:
+            ValueError: The gates of a level do not go with the budget.
+        """
+        for number, level in enumerate(self.levels, start=1):
+            try:
+                level.mixture.bound(budget)
+            except ValueError as error:
+                raise ValueError(
+                    f"score.budget is {budget}, but level {number} has {error}, or remove "
+                    "score.budget"
+                ) from None
+
     @property
     def width(self) -> int:
         """Width of what towers read."""

@@ -54,6 +54,7 @@ class _Explanation(Stored):
     gates: list[dict[str, Any]]
     unneeded: list[int]
     interval: str = ""
+    budget: dict[str, Any] | None = None
 
 
 def write_explanation_page(result_file: str | Path, target: str | Path) -> Path:
@@ -144,6 +145,44 @@ def _cosines_figure(gradients: Mapping[str, Any]) -> Figure:
     return figure
 
 
+def budget_figure(budget: Mapping[str, Any]) -> Figure:
+    """Draws what budgets of experts gain in rows a second, and lose in log-loss.
+
+    Args:
+        budget: The `budget` of explain.json.
+
+    Returns:
+        A matplotlib Figure, outside pyplot's state.
+
+    Example:
+        >>> loss = {"value": 0.0001, "low": 0.0, "high": 0.0002}
+        >>> point = {"budget": 2, "rows_per_second": 3e4, "log_loss": loss}
+        >>> found = {"rows_per_second": 2e4, "points": [point], "tolerance": 2e-4, "proposed": 2}
+        >>> len(budget_figure(found).axes)
+        1
+    """
+    figure = style.new_figure(style.PAGE_WIDTH * 0.6, 3.4)
+    axes = figure.subplots()
+    style.dress(axes, "fewer experts a row", "rows a second, times those of all experts",
+                "log-loss above that of all experts", columns=2)  # fmt: skip
+    axes.axhline(budget["tolerance"], color=style.TRAIN, linewidth=1, ls="--")
+    axes.plot(1, 0, color=style.INK, marker="s", markersize=5, ls="none")
+    said = [(1.0, 0.0, "all")]
+    for point in budget["points"]:
+        x, loss = point["rows_per_second"] / budget["rows_per_second"], point["log_loss"]
+        colour = style.MODEL if loss["high"] <= budget["tolerance"] else style.ORACLE
+        axes.vlines(x, loss["low"], loss["high"], color=colour, linewidth=1.8)
+        filled = colour if point["budget"] == budget["proposed"] else style.PAPER
+        axes.plot(x, loss["value"], color=colour, marker="o", ms=6, ls="none", mfc=filled)
+        said.append((x, loss["value"], str(point["budget"])))
+    for x, y, text in said:
+        axes.annotate(text, (x, y), xytext=(6, 6), textcoords="offset points",
+                      fontsize=style.SIZE_SMALL, color=style.INK)  # fmt: skip
+    axes.margins(x=0.12, y=0.15)
+    axes.yaxis.set_major_locator(style.few_ticks(4))
+    return figure
+
+
 def _panels(
     tasks: Sequence[Mapping[str, Any]],
     found: Mapping[str, Sequence[Mapping[str, Any]]],
@@ -204,6 +243,9 @@ def _page(result: dict[str, Any]) -> str:
     if result.get("gradients"):
         figure = _cosines_figure(result["gradients"])
         pictures["gradients"] = (figure, "Cosine of tasks' gradients")
+    if result.get("budget"):
+        figure = budget_figure(result["budget"])
+        pictures["budget"] = (figure, "Rows a second and log-loss by budget of experts")
     drawn = {
         name: Markup(style.themed_svg(figure, name, description))
         for name, (figure, description) in pictures.items()
@@ -221,6 +263,7 @@ def _page(result: dict[str, Any]) -> str:
         rows_per_request=result.get("rows_per_request"),
         interval=result.get("interval") or "",
         gradients=result.get("gradients"),
+        proposed=(result.get("budget") or {}).get("proposed"),
     )
 
 
@@ -234,6 +277,8 @@ def explanation_grids(result: Mapping[str, Any]) -> dict[str, list[tables.Grid]]
         "tasks": [_task_grid(task, result) for task in result["tasks"]],
         "costs": [_costs(result)],
     }
+    if result.get("budget"):
+        found["budget"] = [_budgets(result["budget"])]
     if result.get("features"):
         found["features"] = [_features(result)]
     if gradients := result.get("gradients"):
@@ -306,6 +351,24 @@ def _costs(result: Mapping[str, Any]) -> tables.Grid:
         for expert in result["experts"]
     ]
     return tables.Grid([*headings, "needed by", "unsure for"], rows)
+
+
+def _budgets(budget: Mapping[str, Any]) -> tables.Grid:
+    """Builds the grid of budgets: log-loss above that of all experts, and rows a second."""
+    title = f"Experts a row, of {budget['experts']}: log-loss {budget['log_loss']:.5f}"
+    dense = budget["rows_per_second"]
+    rows = [
+        [
+            str(point["budget"]),
+            *interval_cells(point["log_loss"], "{:.5f}"),
+            f"{point['rows_per_second']:,.0f}",
+            f"{point['rows_per_second'] / dense:.2f}",
+        ]
+        for point in budget["points"]
+    ]
+    rows.append(["all", NONE, NONE, f"{dense:,.0f}", "1.00"])
+    headings = ["budget", "log-loss", "95 % interval", "rows a second", "times as many"]
+    return tables.Grid(headings, rows, title)
 
 
 def _features(result: Mapping[str, Any]) -> tables.Grid:

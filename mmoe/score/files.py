@@ -30,32 +30,30 @@ def score_files(
     reporter: Reporter | None = None,
     device: DeviceKind = "auto",
     table_precision: ScoringPrecision | None = None,
+    budget: int | None = None,
     engine: Engine | None = None,
     expect: Sequence[str] | None = None,
     on_summary: SummaryCallback | None = None,
 ) -> int:
     """Scores files: writes Parquet with a column `pred_<task>` for each task, rows in order.
 
-    A name that ends in .parquet (or .pq) is one file for all rows. Any other is a folder, or an
-    address (`s3://…`), which gets a file for each file read, all published at once; several ranks
-    share the files. `mmoe/score/README.md` says more of each option.
-
     Args:
         run: A trained run; its best checkpoint scores.
         source: Parquet, CSV, JSON lines or Arrow: a file, a folder or a glob.
-        output: The Parquet file, or the folder, to write.
+        output: A .parquet (or .pq) file for all rows; else a folder, or an address (`s3://…`),
+            which gets a file for each file read, all published at once; ranks share them.
         keep: Input columns to copy, in this order, before the predictions.
         keep_types: Give kept columns of CSV the type that all their cells have, instead of text.
         tasks: Those whose predictions are written, in the run's order; None: all.
         fused: Further columns, such as `{"value": "click^0.7 * price"}`; also the config's.
         mode: `error` refuses an existing output; `overwrite`, `overwrite-partitions` replace it.
         resume: Score into the folder what an interrupted call has not, or what changed since.
-        rows_per_file: Into a folder: cut Parquet files into pieces of about so many rows; files of
-            other formats are one piece each. None: none is cut.
+        rows_per_file: Into a folder: cut Parquet files (no others) into pieces of about so many.
         top: Into one file: only the best rows of each key, with their `rank`; None: all rows.
         reporter: Told of progress.
         device: To score on; auto: a GPU where there is one.
         table_precision: int8 or fp16: tables in fewer bits; None: as they were trained.
+        budget: Experts that one row computes at most; None: `score.budget` of the run's config.
         engine: Whose processes score a folder, such as `RayEngine`; None: this one.
         expect: Conditions of publishing, such as `psi(*) < 0.25`; None: the config's.
         on_summary: Is given the `Summary` of rows and scores when all are there.
@@ -68,7 +66,8 @@ def score_files(
         Rejected: Scores are not as expected; they lie in `_rejected`, `output` is as it was.
     """
     keep = list(dict.fromkeys([*([] if top is None else [top.per]), *keep]))
-    asked = ScoreRequest(str(source), keep, keep_types, tasks, fused, top, device, table_precision)
+    read = str(source)
+    asked = ScoreRequest(read, keep, keep_types, tasks, fused, top, device, table_precision, budget)
     to = Output(without_protocol(output), mode, resume, rows_per_file)
     check_room()
     by, guard = asked.provenance(run), Guard.of_run(run, expect, on_summary)

@@ -19,14 +19,15 @@ def load(
     device: DeviceKind = "auto",
     *,
     table_precision: ScoringPrecision | None = None,
+    budget: int | None = None,
 ) -> "LoadedRun":
     """Returns a trained run's best model, ready to score.
 
     Args:
-        run: The folder that `mmoe train` or an estimator's `save` wrote, or an address of one
-            (`s3://…`), which is copied once per host.
+        run: Folder of a trained run, or its address (`s3://…`), which is copied once per host.
         device: To score on, whatever the run was trained on; auto: a GPU where there is one.
         table_precision: int8 or fp16: embeddings in fewer bits; None: as they were trained.
+        budget: Experts that one row computes at most; None: `score.budget` of the run's config.
 
     Raises:
         ValueError: It is no trained run, or cannot be read; there is no such device or precision.
@@ -36,8 +37,8 @@ def load(
         >>> mmoe.load("runs/mine").predict({"user_id": [7], "price": [1.5]})  # doctest: +SKIP
         {'pred_click': array([0.31], dtype=float32)}
     """
-    folder = run if isinstance(run, RunDirectory) else open_run(run)
-    return LoadedRun(ScoreRequest(device=device, table_precision=table_precision).load(folder))
+    request = ScoreRequest(device=device, table_precision=table_precision, budget=budget)
+    return LoadedRun(request.load(run if isinstance(run, RunDirectory) else open_run(run)))
 
 
 class LoadedRun:

@@ -60,6 +60,7 @@ class ScoreRequest:
         top: Likewise.
         device: Likewise.
         table_precision: Likewise.
+        budget: Likewise.
     """
 
     source: str = "rows"
@@ -70,6 +71,7 @@ class ScoreRequest:
     top: Top | None = None
     device: DeviceKind = "auto"
     table_precision: ScoringPrecision | None = None
+    budget: int | None = None
 
     def provenance(self, run: RunDirectory) -> Provenance:
         """Returns what the scores of a file depend on: the model, its precision, what is written.
@@ -78,8 +80,10 @@ class ScoreRequest:
             ValueError: The run has no checkpoint.
         """
         tasks, fused = self.tasks, (self.fused or {}).items()
+        # Part of the model: folders that were scored without one have no note of it
+        within = "" if self.budget is None else f" --budget {self.budget}"
         return {
-            "the model": model_of(run),
+            "the model": model_of(run) + within,
             "--table-precision": self.table_precision or "none",
             "--keep": ", ".join(self.keep or ()) or "none",
             "--keep-types": "yes" if self.keep_types else "no",
@@ -102,7 +106,11 @@ class ScoreRequest:
             ValueError: It cannot be loaded.
         """
         loaded = load_predictor(
-            run, self.device, table_precision=self.table_precision, mapped=mapped
+            run,
+            self.device,
+            table_precision=self.table_precision,
+            budget=self.budget,
+            mapped=mapped,
         )
         return Scorer(*loaded, self.columns(loaded[2]))
 

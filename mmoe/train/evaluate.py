@@ -240,6 +240,7 @@ def evaluate_run(
     all_negatives: bool = False,
     device: DeviceKind = "auto",
     table_precision: ScoringPrecision | None = None,
+    budget: int | None = None,
     changed_data: bool = False,
     as_of: str | None = None,
 ) -> dict[str, Any]:
@@ -253,8 +254,8 @@ def evaluate_run(
         all_negatives: The rows hold all negatives, also where those of training were sampled
             (`negative_sampling_rate`); False: they were sampled like those.
         device: To compute on; auto: a GPU where there is one.
-        table_precision: int8 or fp16: tables in fewer bits, and a word on what that changes; None:
-            as they were trained.
+        table_precision: int8 or fp16: tables in fewer bits, and a word on it; None: as trained.
+        budget: Experts that one row computes at most; None: `score.budget` of the run's config.
         changed_data: It is known that the data has changed since training: no word about it.
         as_of: When the labels of `data` were collected, such as 2024-01-31T00:00, for tasks with
             `matures_after`; None: at the newest time of its rows. Of the own split it is known.
@@ -269,7 +270,9 @@ def evaluate_run(
     check_room()
     reporter = reporter or SilentReporter()
     stored = run.metrics()
-    predictor, encoder, config = load_predictor(run, device, table_precision=table_precision)
+    predictor, encoder, config = load_predictor(
+        run, device, table_precision=table_precision, budget=budget
+    )
     if all_negatives:
         _check_sampled(run, config)
     if table_precision is not None:

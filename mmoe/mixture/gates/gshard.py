@@ -42,6 +42,7 @@ class GShardGate(LearnedGate):
     """
 
     reads_requests: ClassVar = True
+    heeds_selection: ClassVar = True
 
     def __init__(
         self,

@@ -1,12 +1,13 @@
 """Base of all learned gates: logits, options, and one way from inputs to a decision."""
 
+import copy
 import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from itertools import pairwise
-from typing import Any, NamedTuple, TypedDict, get_args
+from typing import Any, ClassVar, NamedTuple, Self, TypedDict, get_args
 
 import torch
 import torch.nn.functional as F
@@ -445,6 +446,7 @@ class LearnedGate(nn.Module):
     """
 
     takes_rows = True
+    heeds_selection: ClassVar = True  # said by every class that has a `pick` of its own
     k: int | None  # experts that a gate mixes, those of every row among them; None: all
     picks: int | None  # those that it picks
     logits: GateLogits
@@ -488,12 +490,8 @@ class LearnedGate(nn.Module):
             most = "0, as these gates pick none" if k is None else f"0 to {num_experts - k}"
             raise ValueError(f"always: expected {most} (experts less picks), got {always}")
         self.k = k + always
-        traits = self.traits if self.selection is not None else GateTraits(k=k)
-        self.traits = replace(
-            traits,
-            k=self.k,
-            shared_k=traits.shared_k + always,
-            most_pairs=None if traits.most_pairs is None else traits.most_pairs + always,
+        self.traits = _beside(
+            always, self.traits if self.selection is not None else GateTraits(k=k)
         )
         start_G = torch.full((num_gates,), float(self.options.routed_start))
         self.routed_share_G = nn.Parameter(start_G)
@@ -626,6 +624,45 @@ class LearnedGate(nn.Module):
         seen_GE = self._routed(visibility_GE) if self.options.always else visibility_GE
         return visible_softmax(self.scores(inputs, rows), seen_GE)
 
+    def within(self, budget: int, visibility_GE: Tensor) -> Self:
+        """Returns these gates, weights and all, choosing at most `budget` experts for a row.
+
+        They decide together (`Selection.within`); each mixes its k best of the experts chosen, or
+        all of them where it weighs all experts, by the softmax over these.
+
+        Args:
+            budget: From 1 on.
+            visibility_GE: Bool, which gate sees which expert.
+
+        Raises:
+            ValueError: The budget has no room for every gate, or a kind's own `pick` heeds none.
+        """
+        decides = next(vars(kind) for kind in type(self).__mro__ if "pick" in vars(kind))
+        if not decides.get("heeds_selection"):
+            raise ValueError(
+                f"gates of {type(self).__name__}, whose `pick` heeds no selection; set "
+                "heeds_selection = True where it does"
+            )
+        num_gates, num_experts = self.sizes
+        always = self.options.always
+        if budget <= always:
+            raise ValueError(
+                f"gates that mix {always} experts for every row beside what they pick; set "
+                f"{always + 1} or more"
+            )
+        trained = self.selection or Selection(private_k=self.picks or num_experts)
+        selection = trained.within(budget - always, visibility_GE[:, always:])
+        if selection is None:
+            return self
+        bounded = copy.copy(self)
+        bounded._modules = dict(self._modules)  # which the copy shares otherwise
+        bounded.picks, bounded.selection = selection.k, selection
+        select = Selector(num_gates, num_experts, k=selection.k, selection=selection, bounded=True)
+        bounded.select = select.to(visibility_GE.device).eval()
+        bounded.traits = _beside(always, bounded.select.traits(num_gates))
+        bounded.k = bounded.traits.k
+        return bounded
+
     def add_domains(self, num_domains: int) -> None:
         """Gives each domain gates of its own, as `GateLogits.add_domains` does."""
         self.logits.add_domains(num_domains)
@@ -633,6 +670,16 @@ class LearnedGate(nn.Module):
     def extra_repr(self) -> str:
         """Returns what `print` shows: k, and what differs from the defaults."""
         return show_settings(self)
+
+
+def _beside(always: int, traits: GateTraits) -> GateTraits:
+    """Returns the traits of gates that mix so many experts for every row beside their picks."""
+    return replace(
+        traits,
+        k=(traits.k or 0) + always,
+        shared_k=traits.shared_k + always,
+        most_pairs=None if traits.most_pairs is None else traits.most_pairs + always,
+    )
 
 
 def check_at_least_1(**sizes: int) -> None:

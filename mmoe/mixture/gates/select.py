@@ -1,7 +1,7 @@
 """Gates that decide together: which experts a row computes for all of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +11,9 @@ from mmoe.mixture.gates.contract import check_numbers
 from mmoe.mixture.traits import GateTraits
 from mmoe.ops import Softmax, joint_select, topk_gate
 from mmoe.ops.gating import Aggregate, check_selection, visible_softmax
+
+# Of a bounded gate so sure that its other weights are 0 in fp32: `joint_select` never picks a 0
+_LEAST_SCORE = 1e-30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +68,45 @@ class Selection:
         if self.budget is None:
             return apart
         return min(apart, self.budget + self.floor * (num_gates - self.voters(num_gates)))
+
+    def within(self, budget: int, visibility_GE: Tensor) -> "Selection | None":
+        """Returns a rule by which all gates together choose at most `budget` experts for a row.
+
+        Gates that see the same experts keep the set with most of their summed probability. Where
+        they do not, each keeps its first choice, so that none is left without an expert.
+
+        Args:
+            budget: From 1 on.
+            visibility_GE: Bool, which gate sees which expert.
+
+        Returns:
+            The rule, with the votes of this one; None: this one chooses no more already.
+
+        Raises:
+            ValueError: The budget has no room for every first choice.
+
+        Example:
+            >>> import torch
+            >>> Selection(private_k=4).within(2, torch.ones(3, 4, dtype=torch.bool)).most_pairs(3)
+            2
+        """
+        num_gates, num_experts = visibility_GE.shape
+        if min(self.most_pairs(num_gates), num_experts) <= budget:
+            return None
+        floor: int = 0 if bool(visibility_GE.all()) else 1
+        voters = self.voters(num_gates)
+        # A gate without a vote adds its first choice to what the others chose
+        own = budget - floor * (num_gates - voters)
+        if own < floor * voters:
+            raise ValueError(
+                f"{num_gates} gates that do not see the same experts, and each keeps its first "
+                f"choice; set {num_gates} or more"
+            )
+        own = own if self.budget is None else min(own, self.budget)
+        private_k = min(self.private_k, own)
+        # First choices are private picks
+        shared_k = min(self.shared_k, own - floor * min(private_k, 1))
+        return replace(self, shared_k=shared_k, private_k=private_k, budget=own, floor=floor)
 
     def check(self, num_gates: int, num_experts: int) -> None:
         """Refuses what cannot be for so many gates and experts.
@@ -125,6 +167,8 @@ class Selector(nn.Module):
         k: Experts that a gate mixes for a row.
         selection: How they decide. With more votes than gates the first votes are those of
             another module's gates, from which `Votes` come.
+        bounded: The selection bounds gates that were trained to pick otherwise: one may see fewer
+            than k experts, or weigh all that are chosen with 0, and mixes what is chosen then.
 
     Raises:
         ValueError: The selection gives a gate another number of experts, or does not fit.
@@ -140,9 +184,17 @@ class Selector(nn.Module):
     votes_G: Tensor
     says_G1: Tensor
 
-    def __init__(self, num_gates: int, num_experts: int, *, k: int, selection: Selection) -> None:
+    def __init__(
+        self,
+        num_gates: int,
+        num_experts: int,
+        *,
+        k: int,
+        selection: Selection,
+        bounded: bool = False,
+    ) -> None:
         super().__init__()
-        self.k, self.selection = k, selection
+        self.k, self.selection, self.bounded = k, selection, bounded
         deciding = max(num_gates, len(selection.votes or ()))
         self.others = deciding - num_gates  # gates of another module, whose votes come in a call
         selection.check(deciding, num_experts)
@@ -184,7 +236,10 @@ class Selector(nn.Module):
         """
         wanted_BGE = visible_softmax(logits_BGE, visibility_GE)
         check_numbers(wanted_BGE, logits_BGE, visibility_GE)
-        left_BGE = self.among(logits_BGE, wanted_BGE, visibility_GE, asked_BG, votes)
+        scores_BGE = wanted_BGE.clamp(min=_LEAST_SCORE) if self.bounded else wanted_BGE
+        left_BGE = self.among(logits_BGE, scores_BGE, visibility_GE, asked_BG, votes)
+        if self.bounded:  # what is left is seen
+            visibility_GE = torch.ones_like(visibility_GE)
         weights_BGK, experts_BGK = topk_gate(left_BGE, visibility_GE, self.k)
         if softmax == "before":
             weights_BGK = wanted_BGE.gather(-1, experts_BGK.clamp(min=0).long())

@@ -71,6 +71,7 @@ class SigmoidGate(LearnedGate):
     seen_GE: Tensor
 
     reads_requests: ClassVar = True
+    heeds_selection: ClassVar = True
 
     def __init__(
         self,
