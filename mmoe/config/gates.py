@@ -91,6 +91,18 @@ class _ReadingGateConfig(LearnedGateConfig):
     hidden: list[Width] = Field(
         default_factory=list, description="layers of a gate MLP; [] = linear"
     )
+    shared_logits: bool = Field(
+        default=False,
+        description="add to each gate's weights some that all gates learn together, which helps "
+        "where experts are chosen by what a row is, whatever the task; not for cosine, dselect_k",
+    )
+
+    def _refuse_shared_logits(self) -> None:
+        if self.shared_logits:
+            raise ValueError(
+                f"shared_logits is true, but the logits of {self.kind} gates are no product of "
+                "weights with their input; remove it, or set kind: top_k"
+            )
 
 
 class _PickingGateConfig(_ReadingGateConfig):
@@ -358,6 +370,9 @@ class CosineGateConfig(SelectingGateConfig):
     projection_dim: Width = Field(default=256, description="width of the projection")
     softmax: SoftmaxOver = "after"
 
+    def _ensure_logits_are_products(self) -> None:
+        self._refuse_shared_logits()
+
 
 class SigmoidGateConfig(SelectingGateConfig):
     """Picks by sigmoids, balanced by a bias for each expert (DeepSeek-V3)."""
@@ -380,6 +395,7 @@ class DSelectKGateConfig(_PickingGateConfig):
     code_loss: float = Field(default=1.0, ge=0, description="coefficient")
 
     def _ensure_reads_what_it_is_given(self) -> None:
+        self._refuse_shared_logits()
         if self.hidden and not self.per_sample:
             raise ValueError("hidden must be []: this gate reads no input")
 

@@ -383,14 +383,16 @@ def _same_as_weighted(found: dict[str, Any], tables: list[pa.Table]) -> None:
         assert found[name] == pytest.approx(expected[name], abs=1e-12), name
 
 
+@pytest.mark.parametrize("shared", ["true", "false"])
 @pytest.mark.parametrize("new_experts", ["fresh", "copy"])
 def test_a_dense_run_gets_a_pool_beside_its_experts_without_a_jump(
-    new_experts, config, plain_monday, log
+    new_experts, shared, config, plain_monday, log
 ):
     """Picks add nothing before the first step; gates want the new experts unlike, so copies too."""
     path = plain_monday
     dense = EarlierRun.open(path).config.model
-    gate = f"{{kind: top_k, select: joint, shared_k: 1, always: {dense.num_experts}}}"
+    gate = f"{{kind: top_k, select: joint, shared_k: 1, always: {dense.num_experts}, "
+    gate += f"shared_logits: {shared}}}"
     settings = [f"model.gate={gate}", f"model.num_experts={3 * dense.num_experts}"]
     mine = config(1, *settings)
     state, encoder, report = _begun(mine, path, new_experts)
@@ -399,9 +401,10 @@ def test_a_dense_run_gets_a_pool_beside_its_experts_without_a_jump(
     found = _predictions(mine, state, encoder, rows)
 
     np.testing.assert_allclose(found, _old_predictions(path, rows), atol=1e-6)
-    assert any("nothing at first" in phrase for phrase in report.initialised)
+    assert any("0 at first" in phrase for phrase in report.initialised)
     (level,) = state.ranker.network.levels
-    logits_GED = level.mixture.gate.logits.weights[0]
+    logits = level.mixture.gate.logits
+    logits_GED = logits.weights[0] + (0 if logits.shared_ED is None else logits.shared_ED)
     assert len(logits_GED[0].unique(dim=0)) == mine.model.num_experts
     weight = level.mixture.experts.weights[0].detach()
     first, second, _ = weight.split(dense.num_experts)

@@ -24,6 +24,7 @@ from mmoe.ops import Softmax, gate_mm, topk_gate
 from mmoe.ops.gating import visible_softmax
 
 GateInput = Tensor | Inputs
+SHARED_LOGITS = "shared_ED"  # the tensor that logits have with `shared` alone
 
 
 class GateLogits(nn.Module):
@@ -38,6 +39,7 @@ class GateLogits(nn.Module):
         num_experts: E, logits of each gate.
         hidden: Widths of ReLU layers; `[]` = linear.
         output_bias: Whether the last layer has a bias; in most papers it has none.
+        shared: Whether its weights are `U + W_g`: U is learnt by all gates, and W_g is 0 at first.
 
     Example:
         >>> import torch
@@ -51,6 +53,7 @@ class GateLogits(nn.Module):
 
     own_GMED: nn.Parameter | None
     own_bias_GME: nn.Parameter | None
+    shared_ED: nn.Parameter | None
 
     def __init__(
         self,
@@ -60,6 +63,7 @@ class GateLogits(nn.Module):
         *,
         hidden: Sequence[int] = (),
         output_bias: bool = False,
+        shared: bool = False,
     ) -> None:
         super().__init__()
         of_hidden = {f"hidden[{i}]": width for i, width in enumerate(hidden)}
@@ -74,6 +78,8 @@ class GateLogits(nn.Module):
         self.biases = nn.ParameterList(torch.empty(num_gates, width) for width in with_bias)
         self.register_parameter("own_GMED", None)
         self.register_parameter("own_bias_GME", None)
+        shared_ED = nn.Parameter(torch.empty(num_experts, widths[-2])) if shared else None
+        self.register_parameter(SHARED_LOGITS, shared_ED)
         self.input_dim, self.num_gates, self.num_experts = input_dim, num_gates, num_experts
         self.reset_parameters()
 
@@ -85,6 +91,8 @@ class GateLogits(nn.Module):
         found |= {f"{name}.{last}": {0: "gates", 1: "experts"} for name in ("weights", "biases")}
         found |= {"own_GMED": own if last else {**own, 3: "inputs"}, "own_bias_GME": own}
         found["weights.0"][2] = "inputs"
+        if self.shared_ED is not None:
+            found[SHARED_LOGITS] = {0: "experts"} if last else {0: "experts", 1: "inputs"}
         return found
 
     def add_domains(self, num_domains: int) -> None:
@@ -117,7 +125,10 @@ class GateLogits(nn.Module):
         *hidden, last = self.weights
         for weight in hidden:
             nn.init.normal_(weight, std=math.sqrt(2 / weight.shape[-1]))
-        nn.init.uniform_(last, -1 / math.sqrt(last.shape[-1]), 1 / math.sqrt(last.shape[-1]))
+        drawn = last if self.shared_ED is None else self.shared_ED
+        nn.init.uniform_(drawn, -1 / math.sqrt(drawn.shape[-1]), 1 / math.sqrt(drawn.shape[-1]))
+        if drawn is not last:
+            nn.init.zeros_(last)
         for bias in self.biases:
             nn.init.zeros_(bias)
 
@@ -139,9 +150,11 @@ class GateLogits(nn.Module):
         # In fp32 whatever runs around it: a rounded logit sends a row to another expert
         with torch.autocast(self.weights[0].device.type, enabled=False):
             for layer, weight_GHD in enumerate(self.weights):
+                if layer == last and self.shared_ED is not None:
+                    weight_GHD = weight_GHD + self.shared_ED
                 bias_GH = self.biases[layer] if layer < len(self.biases) else None
                 if layer == last and rows is not None and self.own_GMED is not None:
-                    return self._of_domains(read, bias_GH, rows)
+                    return self._of_domains(read, weight_GHD, bias_GH, rows)
                 # One `[B, G, H]` where one product served all gates, else G tensors
                 y = gate_products(read, weight_GHD, bias_GH)
                 if layer == last:
@@ -150,11 +163,11 @@ class GateLogits(nn.Module):
         raise AssertionError("there is a last layer")
 
     def _of_domains(
-        self, inputs: Sequence[GateInput], bias_GE: Tensor | None, rows: Inputs
+        self, inputs: Sequence[GateInput], weight_GED: Tensor, bias_GE: Tensor | None, rows: Inputs
     ) -> Tensor:
         """The last layer, of gates that domains have of their own."""
         assert self.own_GMED is not None, "there are domains"
-        weights, biases = _of_each_gate(self.weights[-1], self.own_GMED), None
+        weights, biases = _of_each_gate(weight_GED, self.own_GMED), None
         if bias_GE is not None and self.own_bias_GME is not None:
             biases = _of_each_gate(bias_GE, self.own_bias_GME)
         return domain_logits(inputs, weights, rows, biases)
@@ -253,8 +266,8 @@ def _product(x_BD: GateInput, weight_ND: Tensor, bias_N: Tensor | None) -> Tenso
 class GateOptions(TypedDict, total=False):
     """Keyword arguments that every learned gate takes.
 
-    All but `hidden`, `always` and `routed_start` may be changed between training steps, as
-    `gate.options.z_loss = …`.
+    All but `hidden`, `always`, `routed_start` and `shared_logits` may be changed between training
+    steps, as `gate.options.z_loss = …`.
 
     Attributes:
         hidden: Widths of ReLU layers before the logits; `[]` = linear, as in most papers.
@@ -271,6 +284,8 @@ class GateOptions(TypedDict, total=False):
             mixes is then `Σ_{e ≤ A} softmax_A(logits)_e y_e + s_g Σ_picked w_e y_e`, whose picks
             are made among the others, and s_g ≥ 0 is learnt.
         routed_start: s_g at first. At 0 gates begin as softmax gates of the first A experts do.
+        shared_logits: The logits of gate g are `(U + W_g) x`, W_g 0 at first. U learns from all
+            gates, which helps where a row asks for the same experts whatever the task.
 
     Source: Dropout against polarised gates: Zhao et al., "Recommending what video to watch next"
         (RecSys 2019), with a probability of 0.1 there. Experts of every row: Dai et al.,
@@ -286,6 +301,7 @@ class GateOptions(TypedDict, total=False):
     ranks: RankSums
     always: int
     routed_start: float
+    shared_logits: bool
 
 
 @dataclass(kw_only=True, slots=True)
@@ -301,6 +317,7 @@ class GateSettings:
     ranks: RankSums = field(default=ONE_RANK, repr=False)
     always: int = 0
     routed_start: float = 1.0
+    shared_logits: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < float("inf"):
@@ -467,8 +484,18 @@ class LearnedGate(nn.Module):
         self.options = gate_settings(self, options)
         check_at_least_1(num_gates=num_gates, num_experts=num_experts)
         if input_dim is not None:
-            hidden = self.options.hidden
-            self.logits = GateLogits(input_dim, num_gates, num_experts, hidden=hidden)
+            self.logits = GateLogits(
+                input_dim,
+                num_gates,
+                num_experts,
+                hidden=self.options.hidden,
+                shared=self.options.shared_logits,
+            )
+        elif self.options.shared_logits:
+            raise ValueError(
+                f"shared_logits: expected False of {type(self).__name__}, whose logits are no "
+                "product with its inputs, got True"
+            )
         if k is not None:
             check_k(k, num_experts)
         check_softmax(softmax)

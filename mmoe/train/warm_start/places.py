@@ -12,7 +12,7 @@ from mmoe.config import RunConfig
 from mmoe.datasets import FeatureEncoder
 from mmoe.mixture import GateTraits, traits_of
 from mmoe.mixture.axes import Entry, TensorAxes, axes_of, owners_of
-from mmoe.mixture.gates.learned import ROUTED_SHARE
+from mmoe.mixture.gates.learned import ROUTED_SHARE, SHARED_LOGITS
 from mmoe.mixture.moves import NewExperts, TensorSource, check_said, places_of
 from mmoe.models import Level, MixtureNetwork
 from mmoe.models.columns import Columns
@@ -136,7 +136,7 @@ class _Earlier:
         path = tuple(_renamed(part, origins) for part in own.path)
         there = self.of(path)
         if not there:
-            if path[-1] == ROUTED_SHARE:
+            if path[-1] in (ROUTED_SHARE, SHARED_LOGITS):
                 return TensorSource(None)
             known = own.dim("domains") is None and set(owners_of(path)) <= self._owners
             return TensorSource(name if known else None)

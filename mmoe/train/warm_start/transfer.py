@@ -15,7 +15,7 @@ from mmoe.datasets import FeatureEncoder
 from mmoe.embeddings import EmbeddingBackend, managed_ids, table_of_state
 from mmoe.embeddings.row_updates import LAST_STEP
 from mmoe.mixture.gates.fixed import constants_of
-from mmoe.mixture.gates.learned import ROUTED_SHARE
+from mmoe.mixture.gates.learned import ROUTED_SHARE, SHARED_LOGITS
 from mmoe.mixture.moves import NEW, NewExperts, TensorSource, fits, moved, moved_moments
 from mmoe.parallel import Shard, Sharded, from_all, local_shards
 from mmoe.parallel.sharded_tensors import first_rows, spread_out, taken_from
@@ -73,9 +73,11 @@ def transfer(
     dense.copy(network, continued)
     dense.copy(network, scoring, only=state.frozen.names)  # the average, where there is one
     _start_average(state, scoring, training, dense)
-    if _adds_to_dense(config, earlier.config):
-        for module in (network, *(() if state.average is None else (state.average.module,))):
-            _add_nothing_yet(module, report)
+    dense_first = _adds_to_dense(config, earlier.config)
+    for module in (network, *(() if state.average is None else (state.average.module,))):
+        _begin_as_before(module, now, before, dense.sources, dense_first)
+    if dense_first:
+        report.initialised.append("what picks add to the mix of every row's experts (0 at first)")
     _say_names(report, now, before, config, earlier, origins[0])
     if state.ranker.wide is not None:
         report.initialised.append("the wide part (fitted to these rows)")
@@ -98,14 +100,26 @@ def _adds_to_dense(config: RunConfig, earlier: RunConfig) -> bool:
     return getattr(now.gate, "always", 0) == before.num_experts
 
 
-def _add_nothing_yet(network: nn.Module, report: WarmStartReport) -> None:
-    """Lets gates begin with the dense run's mix, to which picks then learn to add."""
-    shares = [w for name, w in network.state_dict().items() if name.endswith(ROUTED_SHARE)]
-    for share_G in shares:
-        share_G.zero_()
-    said = "what picks add to the mix of the experts of every row (nothing at first)"
-    if shares and said not in report.initialised:
-        report.initialised.append(said)
+def _begin_as_before(
+    network: nn.Module,
+    now: NamedNetwork,
+    before: NamedNetwork,
+    sources: Mapping[str, TensorSource],
+    dense_first: bool,
+) -> None:
+    """Lets what gates have by a new setting change nothing of what they say of kept experts."""
+    levels = zip(now.network.levels, before.network.levels, strict=False)
+    known = {
+        f"levels.{j}.": (own.expert_names, old.expert_names) for j, (own, old) in enumerate(levels)
+    }
+    for name, tensor in network.state_dict().items():
+        if name not in sources or sources[name].name is not None:
+            continue
+        if name.endswith(ROUTED_SHARE) and dense_first:
+            tensor.zero_()
+        elif name.endswith(SHARED_LOGITS):
+            experts, old = known[int(name.split(".")[1])]
+            tensor[[e in old for e in experts[: len(tensor)]]] = 0
 
 
 def _earlier_network(earlier: EarlierRun, model: StoredTensors) -> NamedNetwork:

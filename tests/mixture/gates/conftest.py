@@ -42,7 +42,7 @@ GATES = {
     ),
     "budget": lambda **options: NoisyTopKGate(D, G, E, k=2, selection=BUDGET, **options),
     "joint_budget": lambda **options: SigmoidGate(D, G, E, k=3, selection=CAPPED, **options),
-    "always": lambda **options: TopKGate(D, G, E, k=2, always=2, **options),
+    "always": lambda **options: TopKGate(D, G, E, k=2, always=2, shared_logits=True, **options),
     "always_joint": lambda **options: SigmoidGate(
         D, G, E, k=2, always=1, routed_start=0.5, selection=ONE_AND_ONE, **options
     ),

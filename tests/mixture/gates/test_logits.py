@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from mmoe.mixture import CosineGate
 from mmoe.mixture.gates.learned import GateLogits
 
 B, D, G, E = 7, 5, 3, 4
@@ -55,3 +56,27 @@ def test_wrong_inputs():
         logits([torch.zeros(3, D)])
     with pytest.raises(ValueError, match=r"inputs\[1\]: expected shape \[rows, 5\], got \[3, 4\]"):
         logits([torch.zeros(3, D), torch.zeros(3, 4)])
+
+
+@pytest.mark.parametrize("hidden", [(), (6,)])
+def test_shared_weights_are_added_to_each_gates_own_and_learn_from_all(hidden):
+    torch.manual_seed(0)
+    logits = GateLogits(5, num_gates=3, num_experts=4, hidden=hidden, shared=True)
+    own = GateLogits(5, num_gates=3, num_experts=4, hidden=hidden)
+    x_BD, grad_BGE = torch.randn(7, 5), torch.randn(7, 3, 4)
+    assert not logits.weights[-1].any() and logits.shared_ED.any()
+    torch.nn.init.normal_(logits.weights[-1])
+    own.load_state_dict(logits.state_dict(), strict=False)
+    with torch.no_grad():
+        own.weights[-1].add_(logits.shared_ED)
+    for each in (logits, own):
+        (each([x_BD] * 3) * grad_BGE).sum().backward()
+
+    torch.testing.assert_close(logits([x_BD] * 3), own([x_BD] * 3))
+    torch.testing.assert_close(logits.weights[-1].grad, own.weights[-1].grad)
+    torch.testing.assert_close(logits.shared_ED.grad, own.weights[-1].grad.sum(0))
+
+
+def test_a_gate_without_such_weights_shares_none():
+    with pytest.raises(ValueError, match="shared_logits: expected False of CosineGate"):
+        CosineGate(5, 3, 4, k=2, shared_logits=True)
