@@ -109,9 +109,7 @@ def _begin_as_before(
 ) -> None:
     """Lets what gates have by a new setting change nothing of what they say of kept experts."""
     levels = zip(now.network.levels, before.network.levels, strict=False)
-    known = {
-        f"levels.{j}.": (own.expert_names, old.expert_names) for j, (own, old) in enumerate(levels)
-    }
+    known = [(own.expert_names, old.expert_names) for own, old in levels]
     for name, tensor in network.state_dict().items():
         if name not in sources or sources[name].name is not None:
             continue
