@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mmoe.datasets.recipes import load_recipe, recipe_names
     from mmoe.datasets.rows.batch import Batch
     from mmoe.datasets.rows.batch_source import BatchSource
-    from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures, EncodedLabels
+    from mmoe.datasets.rows.encoded import EncodedData, EncodedFeatures, EncodedLabels, join_labels
     from mmoe.datasets.rows.projection import required_columns
     from mmoe.datasets.rows.sources import load_splits, load_test
     from mmoe.datasets.rows.splits import Splits, split_table
@@ -31,6 +31,7 @@ __all__ = [
     "encode_labels",
     "infer_config",
     "iter_tables",
+    "join_labels",
     "load_recipe",
     "load_splits",
     "load_test",
@@ -51,7 +52,7 @@ __getattr__ = lazily(
         "recipes": ["load_recipe", "recipe_names"],
         "rows.batch": ["Batch"],
         "rows.batch_source": ["BatchSource"],
-        "rows.encoded": ["EncodedData", "EncodedFeatures", "EncodedLabels"],
+        "rows.encoded": ["EncodedData", "EncodedFeatures", "EncodedLabels", "join_labels"],
         "rows.projection": ["required_columns"],
         "rows.sources": ["load_splits", "load_test"],
         "rows.splits": ["Splits", "split_table"],

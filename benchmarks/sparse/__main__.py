@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from benchmarks.racing.harness import clock_of, keys_of, options, run
-from benchmarks.sparse import quality
+from benchmarks.sparse import onward, quality, router
 
 FEWEST_SEEDS = 3
-RACES = quality.RACES
+RACES = (*quality.RACES, *onward.RACES, *router.RACES)
 
 
 def main() -> None:

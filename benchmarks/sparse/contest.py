@@ -23,7 +23,7 @@ LEARNING_RATE = 3e-3  # of the dense part; at 1e-3 and 1e-2 all contestants lose
 EXPERTS, HIDDEN = 64, 128  # of a sparse pool, and the first layer of each
 BATCH = 4096
 TEST_ROWS = 100_000
-_TRIAL_ROWS = 200_000
+_TRIAL_ROWS = 120_000
 _SMALLEST = 8
 
 
@@ -41,8 +41,12 @@ def _experts(width: int) -> dict[str, Any]:
     return {"hidden": [width, max(width // 2, 8)]}
 
 
-def _pool(gate: Mapping[str, Any]) -> Callable[[int], dict[str, Any]]:
-    return lambda width: {"num_experts": EXPERTS, "gate": dict(gate), "expert": _experts(width)}
+def _pool(experts: int, kind: str = "mmoe", **gate: Any) -> Callable[[int], dict[str, Any]]:
+    """Experts of a pool, as wide as the size says, of which gates pick some."""
+    gate = {"kind": "top_k", "shared_logits": True, **gate}
+    return lambda width: {
+        "kind": kind, "num_experts": experts, "gate": gate, "expert": _experts(width)
+    }  # fmt: skip
 
 
 def _bottom(width: int) -> dict[str, Any]:
@@ -50,28 +54,32 @@ def _bottom(width: int) -> dict[str, Any]:
 
 
 def _dense(experts: int) -> dict[str, Any]:
-    return {"num_experts": experts, "gate": {"kind": "softmax"}, "expert": _experts(HIDDEN)}
+    gate = {"kind": "softmax", "shared_logits": True}
+    return {"num_experts": experts, "gate": gate, "expert": _experts(HIDDEN)}
 
 
 def _ple(width: int) -> dict[str, Any]:
     return {"kind": "ple", "shared_experts": 4, "task_experts": 1, "expert": _experts(width)}
 
 
-JOINT = {"kind": "top_k", "select": "joint", "shared_k": 4, "private_k": 1, "budget": 8, "floor": 0}
-_WIDTHS = {"sizes": (HIDDEN // 2, HIDDEN), "most": 2 * HIDDEN}
+def _sparse(model: Callable[[int], dict[str, Any]]) -> Contestant:
+    return Contestant(True, model, (HIDDEN // 2, HIDDEN), 2 * HIDDEN)
+
+
+_SHARED = {"select": "joint", "private_k": 0}  # all gates of a row pick the same
 CONTESTANTS: Mapping[str, Contestant] = {
     "Shared-Bottom": Contestant(False, _bottom, (512, 1024), 4096),
     "dense MMoE": Contestant(False, _dense, (4, 8), 32),
-    "PLE": Contestant(False, _ple, **_WIDTHS),
-    "alone, 2 each": Contestant(True, _pool({"kind": "top_k", "k": 2}), **_WIDTHS),
-    "joint": Contestant(True, _pool(JOINT), **_WIDTHS),
-    "budget": Contestant(
-        True,
-        _pool({"kind": "top_k", "k": 4, "select": "budget", "budget": 8, "floor": 0}),
-        **_WIDTHS,
+    "PLE": Contestant(False, _ple, (HIDDEN // 2, HIDDEN), 2 * HIDDEN),
+    "alone, 2 each": _sparse(_pool(EXPERTS, k=2)),
+    "budget 8": _sparse(_pool(EXPERTS, k=4, select="budget", budget=8, floor=0)),
+    "joint 8": _sparse(_pool(EXPERTS, **_SHARED, shared_k=8)),
+    "joint 8 beside 4": _sparse(_pool(EXPERTS, **_SHARED, shared_k=8, always=4)),
+    "joint 4 beside 8": _sparse(
+        _pool(EXPERTS + 8, **_SHARED, shared_k=4, always=8, routed_start=0.0)
     ),
 }
-REFERENCE = "joint"  # whose time, with experts as wide as HIDDEN, all others get
+REFERENCE = "joint 8"  # whose time, with experts as wide as HIDDEN, all others get
 
 
 def raw_config(tasks: tuple[str, ...], model: Mapping[str, Any], **training: Any) -> dict[str, Any]:
@@ -123,10 +131,10 @@ class Log:
         train = len(world.log) - TEST_ROWS
         return cls(world, split_rows(world.log.slice(0, train), world.log.slice(train)))
 
-    def trial(self) -> "Log":
-        """The first rows alone."""
-        rows = self.world.log.slice(0, _TRIAL_ROWS + TEST_ROWS)
-        return Log.of(World(rows, self.world.truth_NT[: len(rows)]))
+    def first(self, rows: int) -> "Log":
+        """Returns the first rows alone, with others to test them on."""
+        log = self.world.log.slice(0, rows + TEST_ROWS)
+        return Log.of(World(log, self.world.truth_NT[: len(log)]))
 
     def config(self, model: Mapping[str, Any], seed: int, **training: Any) -> RunConfig:
         return config_from_dict({**raw_config(self.world.tasks, model, **training), "seed": seed})
@@ -188,12 +196,12 @@ def _curve(run: Path, seconds: float) -> list[tuple[float, float]]:
     ]
 
 
-def sizes_within(log: Log, say: Callable[[str], None]) -> tuple[dict[str, int], float]:
-    """The size of each contestant that takes as long as the reference, and its time.
+def sizes_within(log: Log, say: Callable[[str], None]) -> dict[str, int]:
+    """The size of each contestant that takes as long as the reference.
 
-    Two short trainings of each, whose times lie on a line; the time is that of as many rows.
+    Two short trainings of each, whose times lie on a line.
     """
-    trial = log.trial()
+    trial = log.first(_TRIAL_ROWS)
 
     def seconds(name: str, size: int) -> float:
         return trial.train(trial.config(CONTESTANTS[name].model(size), 0)).seconds
@@ -214,4 +222,4 @@ def sizes_within(log: Log, say: Callable[[str], None]) -> tuple[dict[str, int], 
         smallest = 1 if large <= 32 else _SMALLEST
         sizes[name] = min(max(wanted, smallest), contestant.most)
         say(f"  {name}: {found[0]:.1f} s of {small}, {found[1]:.1f} of {large}; {sizes[name]}")
-    return sizes, limit * len(log.splits.train) / len(trial.splits.train)
+    return sizes

@@ -30,7 +30,7 @@ from mmoe.datasets.infer.inputs import Inputs, Names
 from mmoe.datasets.infer.padding import with_padding
 from mmoe.datasets.infer.profile import ColumnProfile, guess_times, time_like
 from mmoe.datasets.infer.reading import read_column
-from mmoe.datasets.infer.sizes import MOST_MULTIPLIED, Log, model_for, training_for
+from mmoe.datasets.infer.sizes import MOST_MULTIPLIED, POOL_ROWS, Log, model_for, training_for
 from mmoe.datasets.infer.told import Told
 from mmoe.datasets.rows.locations import distinct_names, find_column, visible_columns
 from mmoe.datasets.rows.repeats import RepeatCounter, hashes_of, later_copies, widest_columns
@@ -359,6 +359,12 @@ class _Look:
                 f"(z {product.z:.0f}): interaction: fm, a factorization machine, "
             )
             sizes += "learns it" if self._multiplies else "would learn it, but of few tables alone"
+        if total >= POOL_ROWS:
+            sizes += (
+                "; where kinds of rows differ, a pool of 64 experts of which a row computes 8 may "
+                "lose less: num_experts: 64, gate: {kind: top_k, select: joint, shared_k: 8, "
+                "private_k: 0, shared_logits: true}"
+            )
         return Reasons(
             split="; ".join(filter(None, (self.chosen.reason, flattery))),
             group="who the rows belong to, for GAUC" if inputs.group else "",

@@ -11,8 +11,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from mmoe.config import RunConfig
-from mmoe.datasets import BatchSource, EncodedData
-from mmoe.datasets.rows.encoded import join_labels
+from mmoe.datasets import BatchSource, EncodedData, join_labels
 from mmoe.explain.measures import row_losses
 from mmoe.metrics import kind_of
 from mmoe.models import MixtureNetwork, Ranker

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mmoe.config import RunConfig, prediction_columns
-from mmoe.datasets import BatchSource, EncodedData, EncodedLabels
-from mmoe.datasets.rows.encoded import join_labels
+from mmoe.datasets import BatchSource, EncodedData, EncodedLabels, join_labels
 from mmoe.datasets.rows.prefetch import in_order
 from mmoe.explain.measures import Changes, TaskJudge, Verdict, worst
 from mmoe.mixture import GateTraits, Inputs, MixtureOutput, MultiGateMixture, Unmixed, traits_of

@@ -11,12 +11,11 @@ import numpy as np
 from mmoe.alarms import Column
 from mmoe.config import DeviceKind, RunConfig, ScoringPrecision, prediction_columns
 from mmoe.config.tasks import further_columns
-from mmoe.datasets import BatchSource, EncodedFeatures, EncodedLabels, FeatureEncoder
+from mmoe.datasets import BatchSource, EncodedFeatures, EncodedLabels, FeatureEncoder, join_labels
 from mmoe.datasets.files.fingerprint import DataPrint
 from mmoe.datasets.labels.maturity import Maturity, moment_text
 from mmoe.datasets.labels.targets import Means
 from mmoe.datasets.rows.columns import columns_of
-from mmoe.datasets.rows.encoded import join_labels
 from mmoe.datasets.rows.frames import TableLike
 from mmoe.datasets.rows.order import Share
 from mmoe.datasets.values.arrow import check_room

@@ -40,6 +40,9 @@ _LISTED: Mapping[str, Sequence[Any]] = {
     "model.expert.dropout": (0, 0.1, 0.2, 0.3, 0.5),
     "model.tower.dropout": (0, 0.1, 0.3),
 }
+# From so many experts on, gates that pick so many of them are tried
+_LARGE_POOL, _PICKED = 16, 8
+_GATE = "model.gate"
 _SMALLEST: Mapping[str, int] = {"training.batch_size": 16, "model.embedding_dim": 4}
 # An epoch should have so many steps, however large batches get
 _STEPS = 8
@@ -121,12 +124,19 @@ def _keys(config: RunConfig) -> list[str]:
     if not tables:
         unused |= {key for key in _TIMES if "embedding" in key}
     keys = [*_TIMES, "training.optimizer.weight_decay", *_LISTED]
+    large = config.model.has_one_pool and config.model.visible_experts >= _LARGE_POOL
+    if large:
+        keys.append(_GATE)
     return [key for key in keys if key not in unused and _get(raw, key) not in (None, [])]
 
 
 def _values(config: RunConfig, key: str, own: Any, train_rows: int | None) -> list[Any]:
     if key == "training.optimizer.weight_decay":
         return list(_DECAYS.get(config.training.optimizer.kind, (0,)))
+    if key == _GATE:
+        sparse = {"kind": "top_k", "select": "joint", "shared_k": _PICKED, "private_k": 0}
+        both = [{"kind": "softmax"}, {**sparse, "shared_logits": True}]
+        return [value for value in both if value["kind"] != own["kind"]]
     if key in _LISTED:
         return [value for value in _LISTED[key] if _order(value) != _order(own)]
     values = [_times(own, factor, _SMALLEST.get(key, 1)) for factor in _TIMES[key]]

@@ -4,14 +4,19 @@ Entries are told by their names (the task of a gate, `shared expert 2`, the feat
 column), never by position: `mmoe.mixture.axes`.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any, cast
+
+import torch
+from torch import nn
 
 from mmoe.config import RunConfig
 from mmoe.datasets import FeatureEncoder
 from mmoe.mixture import GateTraits, traits_of
 from mmoe.mixture.axes import Entry, TensorAxes, axes_of, owners_of
+from mmoe.mixture.gates.joined import modules_of
 from mmoe.mixture.gates.learned import ROUTED_SHARE, SHARED_LOGITS
 from mmoe.mixture.moves import NewExperts, TensorSource, check_said, places_of
 from mmoe.models import Level, MixtureNetwork
@@ -245,3 +250,47 @@ def _together(level: Level) -> list[Sequence[str]]:
     if stages := level.mixture.experts.expert_stages:
         return [names[own.start : own.stop] for own in stages]
     return [list(own) for _, own in groupby(names, lambda name: name.rpartition(" ")[0])]
+
+
+def _always(level: Level) -> int:
+    """Returns how many experts every row mixes, of gates that say it."""
+    return sum(cast(Any, part).options.always for part in modules_of(level.mixture.gate))
+
+
+@torch.no_grad()
+def begin_as_before(
+    networks: Iterable[nn.Module],
+    now: NamedNetwork,
+    before: NamedNetwork,
+    sources: Mapping[str, TensorSource],
+) -> list[str]:
+    """Lets what gates have by a new setting change nothing of what they say of kept experts.
+
+    Weights that gates share begin with 0 for these. Where all experts of softmax gates go on as
+    those of every row, picks add nothing at first.
+
+    Args:
+        networks: The new network and its average; changed in place.
+        now: The new network, with its names.
+        before: The earlier one.
+        sources: Of the new tensors; those without a name are new.
+
+    Returns:
+        What begins so, in words.
+    """
+    new = [name for name, source in sources.items() if source.name is None]
+    said: list[str] = []
+    levels = zip(now.network.levels, before.network.levels, strict=False)
+    for j, (level, old) in enumerate(levels):
+        kept = [name in old.expert_names for name in level.expert_names]
+        weighs_all = traits_of(old.mixture.gate, GateTraits).k is None
+        for name in (name for name in new if name.startswith(f"levels.{j}.mixture.gate.")):
+            tensors = [network.state_dict()[name] for network in networks]
+            if name.endswith(SHARED_LOGITS):
+                for tensor in tensors:
+                    tensor[kept[: len(tensor)]] = 0
+            elif name.endswith(ROUTED_SHARE) and weighs_all and _always(level) == sum(kept):
+                for tensor in tensors:
+                    tensor.zero_()
+                said.append("what picks add to the mix of every row's experts (0 at first)")
+    return said

@@ -15,13 +15,17 @@ from mmoe.datasets import FeatureEncoder
 from mmoe.embeddings import EmbeddingBackend, managed_ids, table_of_state
 from mmoe.embeddings.row_updates import LAST_STEP
 from mmoe.mixture.gates.fixed import constants_of
-from mmoe.mixture.gates.learned import ROUTED_SHARE, SHARED_LOGITS
 from mmoe.mixture.moves import NEW, NewExperts, TensorSource, fits, moved, moved_moments
 from mmoe.parallel import Shard, Sharded, from_all, local_shards
 from mmoe.parallel.sharded_tensors import first_rows, spread_out, taken_from
 from mmoe.train.state import TrainingState
 from mmoe.train.warm_start.earlier import EarlierRun, WarmStartReport, model_difference, named_pairs
-from mmoe.train.warm_start.places import NamedNetwork, expert_origins, tensor_sources
+from mmoe.train.warm_start.places import (
+    NamedNetwork,
+    begin_as_before,
+    expert_origins,
+    tensor_sources,
+)
 
 
 @torch.no_grad()
@@ -41,9 +45,8 @@ def transfer(
     learn at once. Where a task's negative_sampling_rate changed, its logit is moved so that its
     probabilities stay.
 
-    Over several ranks each reads what it holds shards of, one tensor at a time: rows of tables
-    straight into them, tensors of experts whole. So the ranks hold what one process would, whatever
-    ranks trained the earlier run, and return the same report.
+    Over several ranks each reads what it holds shards of, one tensor at a time, whatever ranks
+    trained the earlier run; all return the same report.
 
     Args:
         earlier: Passed `check(config)`.
@@ -64,8 +67,8 @@ def transfer(
     now, before = NamedNetwork.of(network, config, encoder), _earlier_network(earlier, model)
     origins, dense = _dense_transfer(now, before, earlier, state, config, new_experts)
     check_tables(encoder.tables, model.part("tables"), str(earlier.path))
-    # Scores continue from the average; training from the weights behind it, where both runs average
     raw = training.part("raw")
+    # Training goes on from the weights behind the average, where both runs average
     continued = raw if state.average is not None and raw.names() else scoring
     for stored in (continued, scoring):
         dense.check(network, stored)
@@ -73,11 +76,8 @@ def transfer(
     dense.copy(network, continued)
     dense.copy(network, scoring, only=state.frozen.names)  # the average, where there is one
     _start_average(state, scoring, training, dense)
-    dense_first = _adds_to_dense(config, earlier.config)
-    for module in (network, *(() if state.average is None else (state.average.module,))):
-        _begin_as_before(module, now, before, dense.sources, dense_first)
-    if dense_first:
-        report.initialised.append("what picks add to the mix of every row's experts (0 at first)")
+    scored = [network] if state.average is None else [network, state.average.module]
+    report.initialised += begin_as_before(scored, now, before, dense.sources)
     _say_names(report, now, before, config, earlier, origins[0])
     if state.ranker.wide is not None:
         report.initialised.append("the wide part (fitted to these rows)")
@@ -87,37 +87,8 @@ def transfer(
     unflatten_optimizer(state.optimizer, network, kept)
     (report.kept if kept else report.initialised).append("the optimizer's moments")
     left = [*dense.not_carried(scoring), *(f"optimizer's moments of {name}" for name in left)]
-    # A rank may hold none of some experts
-    report.not_carried += sorted({name for names in from_all(left) for name in names})
+    report.not_carried += sorted({name for names in from_all(left) for name in names})  # all ranks'
     return report
-
-
-def _adds_to_dense(config: RunConfig, earlier: RunConfig) -> bool:
-    """Whether picks come beside the experts of a dense run, all of which every row still mixes."""
-    now, before = config.model, earlier.model
-    if not (now.has_one_pool and before.has_one_pool) or before.gate.kind != "softmax":
-        return False
-    return getattr(now.gate, "always", 0) == before.num_experts
-
-
-def _begin_as_before(
-    network: nn.Module,
-    now: NamedNetwork,
-    before: NamedNetwork,
-    sources: Mapping[str, TensorSource],
-    dense_first: bool,
-) -> None:
-    """Lets what gates have by a new setting change nothing of what they say of kept experts."""
-    levels = zip(now.network.levels, before.network.levels, strict=False)
-    known = [(own.expert_names, old.expert_names) for own, old in levels]
-    for name, tensor in network.state_dict().items():
-        if name not in sources or sources[name].name is not None:
-            continue
-        if name.endswith(ROUTED_SHARE) and dense_first:
-            tensor.zero_()
-        elif name.endswith(SHARED_LOGITS):
-            experts, old = known[int(name.split(".")[1])]
-            tensor[[e in old for e in experts[: len(tensor)]]] = 0
 
 
 def _earlier_network(earlier: EarlierRun, model: StoredTensors) -> NamedNetwork:
