@@ -1,7 +1,7 @@
-"""Who loses least at equal time, world by world, and what upcycling gains."""
+"""Who loses least at equal time, world by world."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ class Bench:
     seeds: int
     rows: int  # of a log that is trained on
     pictures: Path | None  # where curves over time are drawn
-    found: dict[str, Any] = field(default_factory=dict)
 
 
 # Dense against sparse, at equal time
@@ -41,7 +40,6 @@ def contest(bench: Bench, world: str, tasks: int, seeds: int) -> tuple[list[floa
     rows = bench.rows // 4 if seeds else bench.rows
     log = _draw(bench, world, tasks, seed=1000, rows=rows)
     sizes = sizes_within(log, bench.clock.say)
-    curves: dict[str, Reached] = {}
     details: list[Any] = []
 
     def train(name: str, log: Log, seed: int) -> Reached:
@@ -52,7 +50,7 @@ def contest(bench: Bench, world: str, tasks: int, seeds: int) -> tuple[list[floa
         return found
 
     reached = {name: train(name, log, 1000) for name in CONTESTANTS}
-    curves |= reached
+    curves = dict(reached)
     best = [_best(reached, is_sparse=sparse) for sparse in (False, True)]
     gains = []
     for seed in range(seeds):
@@ -93,18 +91,16 @@ def _draw_curves(bench: Bench, title: str, reached: Mapping[str, Reached]) -> No
 def gains_of(key: str, world: str, tasks: int) -> Callable[[Bench], list[Result]]:
     def run(bench: Bench) -> list[Result]:
         gains, details = contest(bench, world, tasks, bench.seeds)
-        return with_low(key, gains, details)
+        return with_low(key, gains, "log-loss, best dense less best sparse", details)
 
     return run
 
 
-def with_low(key: str, gains: Sequence[float], details: Sequence[Any]) -> list[Result]:
+def with_low(key: str, gains: Sequence[float], note: str, details: Sequence[Any]) -> list[Result]:
     spread = Spread.of_mean(gains)
     low = Spread(spread.low, spread.low, spread.low, spread.count)
     return [
-        Result(
-            key, spread, note="log-loss, best dense less best sparse", details=details, digits=5
-        ),
+        Result(key, spread, note=note, details=details, digits=5),
         Result(f"{key}_low", low, note="lower end, 95 %", digits=5),
     ]
 

@@ -32,13 +32,18 @@ class GateConfig(HasKinds):
         """Number of experts that a gate picks for one sample; None: it weighs all."""
         return self.always_picks
 
+    @property
+    def routed(self) -> int | None:
+        """Number of experts that a gate picks, beside those that every row computes."""
+        return self.picks
+
     called: ClassVar[str] = ""  # in a report, {k} the experts it picks; none: its kind
 
     @property
     def title(self) -> str:
         """Name of it in a report."""
-        of_kind = self.kind if self.picks is None else f"{self.kind} top-{{k}}"
-        return (self.called or of_kind).format(k=self.picks)
+        of_kind = self.kind if self.routed is None else f"{self.kind} top-{{k}}"
+        return (self.called or of_kind).format(k=self.routed)
 
     @property
     def voters(self) -> list[str] | None:
@@ -117,7 +122,7 @@ class _PickingGateConfig(_ReadingGateConfig):
 
     def keywords(self) -> dict[str, Any]:
         """Adds k."""
-        return super().keywords() | {"k": self.picks}
+        return super().keywords() | {"k": self.routed}
 
 
 _TOGETHER = ("shared_k", "private_k", "budget", "floor", "aggregate", "select_voters")
@@ -180,12 +185,12 @@ class SelectingGateConfig(_PickingGateConfig):
 
     @property
     def picks(self) -> int:
-        """Counts the shared picks too, and experts of every row."""
+        """Counts experts of every row too."""
         return self.always + self.routed
 
     @property
     def routed(self) -> int:
-        """Number of experts that a gate picks beside those of every row."""
+        """Counts the shared picks too."""
         return super().picks if self.select != "joint" else self.shares + self.own_picks
 
     @property
@@ -210,13 +215,12 @@ class SelectingGateConfig(_PickingGateConfig):
         said = [f"{self.shares} shared"] if self.select == "joint" else []
         said += [] if self.budget is None else [f"at most {self.budget} a row"]
         beside = f" beside {self.always} of every row" if self.always else ""
-        picks = (self.called or f"{self.kind} top-{{k}}").format(k=self.routed)
-        return picks + (f" ({', '.join(said)})" if said else "") + beside
+        return super().title + (f" ({', '.join(said)})" if said else "") + beside
 
     def keywords(self) -> dict[str, Any]:
         """Leaves out what `selection` says, which knows the gates by name."""
         left_out = ("select", *_TOGETHER, *(() if self.always else ("always", "routed_start")))
-        own = super().keywords() | {"k": self.routed}
+        own = super().keywords()
         return {key: value for key, value in own.items() if key not in left_out}
 
     def selection(self) -> dict[str, Any] | None:

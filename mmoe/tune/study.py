@@ -124,8 +124,7 @@ def _keys(config: RunConfig) -> list[str]:
     if not tables:
         unused |= {key for key in _TIMES if "embedding" in key}
     keys = [*_TIMES, "training.optimizer.weight_decay", *_LISTED]
-    large = config.model.has_one_pool and config.model.visible_experts >= _LARGE_POOL
-    if large:
+    if config.model.has_one_pool and config.model.visible_experts >= _LARGE_POOL:
         keys.append(_GATE)
     return [key for key in keys if key not in unused and _get(raw, key) not in (None, [])]
 

@@ -145,3 +145,24 @@ def test_a_report_has_words_for_a_model_of_ones_own():
     for base in (ModelConfig, GatedModelConfig, PoolModelConfig):
         own = type("Own", (base,), {"__annotations__": {"kind": Literal["own"]}, "kind": "own"})()
         assert own.pool_title and own.experts_title
+
+
+@pytest.mark.parametrize(
+    ("gate", "model", "said"),
+    [
+        ({"always": 3, "k": 2}, {"num_experts": 4}, "gate.always is 3 and 2 more are picked"),
+        ({"always": 1}, {"kind": "cgc"}, "cgc has no one pool"),
+        ({"always": 1}, {"num_experts": 8, "capacity": {}}, "no capacity holds all rows"),
+        ({"routed_start": 0.5}, {}, "always is 0"),
+        ({"kind": "cosine", "shared_logits": True}, {}, "logits of cosine gates"),
+        ({"kind": "dselect_k", "shared_logits": True}, {}, "logits of dselect_k gates"),
+    ],
+)
+def test_experts_of_every_row_and_shared_logits_are_refused_where_they_cannot_be(gate, model, said):
+    with pytest.raises(ValueError, match=said):
+        ModelConfig(gate={"kind": "top_k", **gate}, **model)
+
+
+def test_a_report_names_the_experts_of_every_row():
+    gate = ModelConfig(num_experts=8, gate={"kind": "top_k", "k": 2, "always": 3}).gate
+    assert (gate.title, gate.picks, gate.routed) == ("top-2 beside 3 of every row", 5, 2)

@@ -41,6 +41,14 @@ def test_every_dimension_holds_the_configs_own_value_and_valid_ones(config):
             with_values(own, {each.key: other})
 
 
+def test_a_large_pool_is_tried_with_gates_that_pick_few(config):
+    own = config("model.gate={kind: softmax}", "model.num_experts=16")
+    dense, sparse = _values(own)["model.gate"]
+    assert (dense["kind"], sparse["kind"], sparse["shared_k"]) == ("softmax", "top_k", 8)
+    assert with_values(own, {"model.gate": sparse}).model.gate.routed == 8
+    assert "model.gate" not in _values(config("model.num_experts=8"))
+
+
 def test_what_a_config_cannot_have_or_use_is_left_out(config):
     assert _values(config(), 3200)["training.batch_size"] == (96, 192, 384)
     assert _values(config())["training.batch_size"] == (96, 192, 384, 768, 1536)

@@ -514,8 +514,10 @@ class LearnedGate(nn.Module):
         """Takes the first experts for every row."""
         (num_gates, num_experts), always = self.sizes, self.options.always
         if k is None or not 1 <= always <= num_experts - k:
-            most = "0, as these gates pick none" if k is None else f"0 to {num_experts - k}"
-            raise ValueError(f"always: expected {most} (experts less picks), got {always}")
+            most = "0, as these gates pick none"
+            if k is not None:
+                most = f"0 to {num_experts - k} (experts less picks)"
+            raise ValueError(f"always: expected {most}, got {always}")
         self.k = k + always
         self.traits = _beside(
             always, self.traits if self.selection is not None else GateTraits(k=k)

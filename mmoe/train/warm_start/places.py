@@ -4,7 +4,7 @@ Entries are told by their names (the task of a gate, `shared expert 2`, the feat
 column), never by position: `mmoe.mixture.axes`.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, cast
@@ -259,7 +259,7 @@ def _always(level: Level) -> int:
 
 @torch.no_grad()
 def begin_as_before(
-    networks: Iterable[nn.Module],
+    networks: Sequence[nn.Module],
     now: NamedNetwork,
     before: NamedNetwork,
     sources: Mapping[str, TensorSource],
