@@ -71,7 +71,9 @@ def _best(reached: Mapping[str, Reached], *, is_sparse: bool) -> str:
 
 
 def _draw_curves(bench: Bench, title: str, reached: Mapping[str, Reached]) -> None:
-    if bench.pictures is None:
+    # A point is of ten steps or more, and the first one is far above the others
+    longest = max(len(each.curve) for each in reached.values())
+    if bench.pictures is None or longest < 3:
         return
     bench.pictures.mkdir(parents=True, exist_ok=True)
     figure, axes = plt.subplots(figsize=(6, 3.6))
